@@ -1,0 +1,65 @@
+"""Text -> how often each token occurs: the background table of PC-Sampler, in its public JSON layout."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unmask.errors import InputError
+
+
+@dataclass(frozen=True)
+class Background:
+    """Counts of token ids; an id without a count has the frequency of one occurrence."""
+
+    counts: dict[int, int]
+    total: int
+
+    @cached_property
+    def _table(self) -> Tensor:  # [largest id + 2] float32, the last entry for all unseen ids
+        table = torch.full((max(self.counts, default=-1) + 2,), 1 / self.total)
+        table[list(self.counts)] = torch.tensor(list(self.counts.values())).double().div(self.total).float()
+        return table
+
+    def frequency(self, token: Tensor) -> Tensor:  # any shape, int64 -> float32
+        """The background frequency of each token."""
+        table = self._table.to(token.device)
+        return table[token.clamp(max=len(table) - 1)]
+
+    def save(self, path: str | Path) -> None:
+        """Write the public layout: `num_token` and `p_baseline_dict`."""
+        text = json.dumps({"num_token": self.total, "p_baseline_dict": {str(k): v for k, v in self.counts.items()}})
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def count(texts: Iterable[str], encode: Callable[[str], list[int]]) -> Background:
+    """Count the tokens of texts."""
+    counts: Counter[int] = Counter()
+    for text in texts:
+        counts.update(encode(text))
+    if not counts:
+        raise InputError("the text holds no tokens", "give a file with text in it")
+    return Background(dict(counts.most_common()), counts.total())
+
+
+def load(path: str | Path) -> Background:
+    """Read a table written by `Background.save` or by PC-Sampler's own tool."""
+    way_out = "make one with `unmask frequencies TEXT --model MODEL -o FILE`"
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        counts = data.get("p_baseline_dict", data.get("token_frequency_dict"))
+        table = Background({int(token): int(n) for token, n in counts.items()}, int(data["num_token"]))
+    except OSError as error:
+        raise InputError(f"cannot read the background table {str(path)!r} ({error.strerror})", way_out) from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{str(path)!r} is no background table", way_out) from None
+    if table.total <= 0 or any(token < 0 or n <= 0 for token, n in table.counts.items()):
+        raise InputError(f"{str(path)!r} holds a count or a token id that is not positive", way_out)
+    return table

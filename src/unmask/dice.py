@@ -1,0 +1,61 @@
+"""(key, slot, step, column, purpose) -> uniform numbers in (0, 1): the only randomness there is.
+
+Philox 4x32-10 (Salmon et al. 2011) in integer tensor operations. A number depends on what it is for and on nothing
+else, so it has the same bits on every device, alone or in a batch, whatever else was drawn before.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import torch
+from torch import Tensor
+
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+WORD = 0xFFFFFFFF
+
+
+class Purpose(enum.IntEnum):
+    """What a number is for. Two purposes never share bits."""
+
+    TOKEN = 0  # which token is drawn
+    ORDER = 1  # which position comes first in a random order
+    SELECT = 2  # the selection temperature's noise
+    RESAMPLE = 3  # which particle survives
+
+
+def _multiply(constant: int, word: Tensor) -> tuple[Tensor, Tensor]:
+    """High and low 32 bits of a 32 × 32 bit product, without leaving int64."""
+    high, low = constant >> 16, constant & 0xFFFF
+    return ((word * high + ((word * low) >> 16)) >> 16) & WORD, (word * constant) & WORD
+
+
+def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Four counter words and two key words (int64 holding 32 bits) -> four random words of 32 bits."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        high0, low0 = _multiply(MULTIPLIERS[0], c0)
+        high1, low1 = _multiply(MULTIPLIERS[1], c2)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + KEY_STEPS[0]) & WORD, (k1 + KEY_STEPS[1]) & WORD
+    return c0, c1, c2, c3
+
+
+def uniform(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
+    """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast."""
+    key, slot, column = torch.broadcast_tensors(key, slot, column)
+    constant = torch.full_like(column, step)
+    a, b, _, _ = philox(
+        (slot & WORD, constant & WORD, column & WORD, torch.full_like(column, int(purpose))),
+        (key & WORD, (key >> 32) & WORD),
+    )
+    # 52 bits and a half: never 0, never 1, exact in float64.
+    return (((a >> 6) << 26 | (b >> 6)).double() + 0.5) * 2.0**-52
+
+
+def gumbel(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
+    """Standard Gumbel noise (float64) from `uniform`."""
+    return -torch.log(-torch.log(uniform(key, slot, step, column, purpose)))

@@ -1,0 +1,240 @@
+"""State × denoiser × sampler × search -> Moments: the one loop. Look, weigh, resample, draw, act.
+
+Weighing comes at the top of the step: the numbers that judge a state are the ones that move it on, so resampling
+evaluates nothing that best-of-n does not. Tokens are drawn after resampling.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unmask import read
+from unmask.dice import Purpose
+from unmask.entropy import state_entropy
+from unmask.errors import ModelError, ProgressError
+from unmask.models.denoiser import Denoiser
+from unmask.read import Draw, Drawn, Raw
+from unmask.samplers.turn import Sampler, Turn
+from unmask.search import Resampled, Search, resample
+from unmask.state import State
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What holds for a walk whatever its sampler and search."""
+
+    draw: Draw = Draw()
+    late: tuple[int, ...] = ()  # tokens that may only come last in time
+    fill_tail: bool = False  # fill what follows a decided EOS at once
+    skip_tail: bool = False  # leave what follows a decided EOS out of the state entropy
+    scope: str = "region"  # state entropy over the masks of the whole "region" or of the current "block"
+    weight: str = "step"  # path entropy: every state counts the same, or by the "time" its step covers
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a walk has cost so far. Two methods are compared at equal evaluations."""
+
+    steps: Tensor  # [B] int64: turns of the loop that a row took
+    calls: Tensor  # [P] int64: times the network ran with a row of this prompt in it
+    evaluations: Tensor  # [B] int64: rows that went through the network for this slot
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step, after it was taken."""
+
+    step: int
+    state: State  # after the step
+    before: Tensor  # [B, L] int64: the tokens that the step changed, after resampling
+    active: Tensor  # [B] bool: rows that took the step
+    entropy: Tensor  # [B] float64: state entropy of the step's input before resampling, nats; NaN without masks
+    resampled: Resampled | None
+    raw: Raw  # the beliefs that the step acted on, after resampling
+    tally: Tally
+
+
+@dataclass
+class _Sight:
+    """What is known of the present canvases: rewritten row by row, carried along by resampling."""
+
+    hidden: Tensor | None  # [B, L, D]
+    raw: Raw | None
+    stale: Tensor  # [B] bool: the canvas changed since the network saw it
+    known: Tensor  # [B, L] bool: `raw` holds for the present canvas
+
+    def resample(self, ancestors: Tensor) -> None:
+        assert self.hidden is not None and self.raw is not None
+        self.hidden, self.raw = self.hidden[ancestors], read.rows(self.raw, ancestors)
+        self.stale, self.known = self.stale[ancestors], self.known[ancestors]
+
+
+def walk(
+    denoiser: Denoiser, state: State, sampler: Sampler, search: Search, rules: Rules = Rules()
+) -> Iterator[Moment]:
+    """Decode, one Moment per step, until every row is done."""
+    rows, k = len(state.tokens), search.particles
+    every = [search.every or max(1, planned // 4) for planned in state.budget[::k].tolist()]
+    sight = _Sight(None, None, torch.ones_like(state.slot, dtype=torch.bool), torch.zeros_like(state.writable))
+    steps, evaluations = torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
+    calls = torch.zeros(rows // k, dtype=torch.int64)
+
+    for step in itertools.count():
+        active = ~sampler.done(state, step)
+        if not _any(active):
+            break
+        state = state.replace(time=sampler.time(state, step).where(active, state.time))
+        counted = _counted(state, sampler, step, rules) & active[:, None]
+        want = (sampler.want(state, step) & active[:, None]) | counted
+
+        ran = _look(denoiser, state, sight, want)
+        if ran is not None:
+            state = state.replace(cache=ran.cache)
+            evaluations[ran.rows] += denoiser.cost
+            calls[(ran.rows // k).unique()] += 1
+        _weigh(denoiser, state, sight, want, step)
+        assert sight.raw is not None
+        entropy = state_entropy(sight.raw.entropy, counted)
+        state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
+
+        resampled = None
+        due = [search.resamples and step > 0 and step % interval == 0 for interval in every]
+        if any(due):
+            at = torch.tensor(due, device=active.device)
+            resampled = resample(search, state, step, counted.any(1), at, denoiser.head.width)
+            state = state.resample(resampled.ancestors).replace(log_weight=resampled.log_weight)
+            sight.resample(resampled.ancestors)
+            counted = counted[resampled.ancestors]
+
+        tokens = sampler.act(_turn(denoiser, state, sight, step, rules))
+        tokens = tokens.where(state.writable & active[:, None], state.tokens)
+        after = state.replace(tokens=tokens)
+        if rules.fill_tail:
+            after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
+        changed = (after.tokens != state.tokens).any(1)
+        if not sampler.scheduled and _any(active & ~changed):
+            row = _first(active & ~changed)
+            raise ProgressError(
+                f"step {step}, row {row}: the sampler decided nothing", "a sampler without a schedule must go on"
+            )
+        sight.stale = sight.stale | changed | denoiser.timed
+        sight.known = sight.known & ~sight.stale[:, None]
+
+        weight = _weight(state, after, rules).where(active & counted.any(1), 0.0)
+        before, state = (
+            state.tokens,
+            after.replace(
+                entropy_sum=state.entropy_sum + torch.where(weight > 0, state.entropy * weight, 0.0),
+                entropy_weight=state.entropy_weight + weight,
+            ),
+        )
+        steps = steps + active.cpu()
+        tally = Tally(steps, calls.clone(), evaluations.clone())
+        yield Moment(step, state, before, active, entropy, resampled, sight.raw, tally)
+
+    if _any(state.masked.any(1)):
+        raise ProgressError(
+            f"row {_first(state.masked.any(1))}: the sampler's schedule ended with positions still masked",
+            "its counts must reach every masked position",
+        )
+
+
+# --- the parts of a step ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Ran:
+    rows: Tensor  # [R] int64, on the host
+    cache: object
+
+
+def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor) -> _Ran | None:
+    """Run the network on the rows whose canvas it has not seen and that somebody asks about."""
+    rows = (sight.stale & (want & ~sight.known).any(1)).nonzero()[:, 0]
+    if not len(rows):
+        return None
+    hidden, cache = denoiser.look(state, rows)
+    if sight.hidden is None and len(rows) < len(state.tokens):
+        sight.hidden = hidden.new_zeros(len(state.tokens), *hidden.shape[1:])
+    sight.hidden = hidden if sight.hidden is None else sight.hidden.index_copy(0, rows, hidden)
+    sight.stale = sight.stale.index_fill(0, rows, False)
+    return _Ran(rows.cpu(), cache)
+
+
+def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: int) -> None:
+    """Apply the head where it is wanted and not known yet; refuse what is no distribution."""
+    need = want & ~sight.known
+    if sight.raw is not None and not _any(need):
+        return
+    if sight.hidden is None:  # nothing is masked and nobody asks
+        sight.hidden = torch.zeros(*state.tokens.shape, 1, device=need.device)
+        need = torch.zeros_like(need)
+    fresh = read.weigh(sight.hidden, denoiser.head, need, state.tokens)
+    bad = (need & ~fresh.normaliser.isfinite()).any(1)
+    if _any(bad):
+        row = _first(bad)
+        what = "NaN or +inf" if _any(fresh.normaliser[row].isnan() | fresh.normaliser[row].isposinf()) else "all -inf"
+        raise ModelError(
+            f"step {step}, row {row} (prompt {row // state.particles}, particle {row % state.particles}): "
+            f"{denoiser.name} gave logits that are {what}",
+            "check its weights, dtype and input",
+        )
+    sight.raw = read.merge(fresh, sight.raw, need)
+    sight.known = sight.known | need
+
+
+def _turn(denoiser: Denoiser, state: State, sight: _Sight, step: int, rules: Rules) -> Turn:
+    """What the sampler is given. The mask is never drawn."""
+    assert sight.hidden is not None and sight.raw is not None
+    hidden, raw = sight.hidden, sight.raw
+    mask = (state.vocab.mask,) if state.vocab.mask < denoiser.head.width else ()
+    outside = set(denoiser.head.absent)
+    how = replace(rules.draw, ban=tuple(sorted({*rules.draw.ban, *mask} - outside)))
+
+    def draw(where: Tensor) -> Drawn:
+        if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
+            return read.most_probable(raw)
+        return read.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how)
+
+    return Turn(state, step, raw, draw, rules.late)
+
+
+def _counted(state: State, sampler: Sampler, step: int, rules: Rules) -> Tensor:  # [B, L] bool
+    """The positions whose entropies make up the state entropy."""
+    counted = state.masked
+    if rules.scope == "block":
+        counted = counted & sampler.region(state, step)
+    if rules.skip_tail:
+        counted = counted & ~tail(state)
+    return counted
+
+
+def _weight(before: State, after: State, rules: Rules) -> Tensor:  # [B] float64
+    """The weight of a state in the path entropy: 1, or the share of open positions that its step decided."""
+    if rules.weight == "step":
+        return torch.ones_like(before.entropy_sum)
+    decided = (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0)
+    return decided / before.open.double()
+
+
+def tail(state: State) -> Tensor:  # [B, L] bool
+    """Positions after a decided EOS, up to the end of its hole."""
+    previous = torch.nn.functional.pad(state.writable, (1, 0))[:, :-1]
+    hole = (state.writable & ~previous).long().cumsum(1)  # 1, 2, … from the left
+    eos = torch.tensor(state.vocab.eos, dtype=torch.int64, device=state.tokens.device)
+    ends = torch.where(torch.isin(state.tokens, eos) & state.writable, hole, 0).cummax(1).values
+    return state.writable & (torch.nn.functional.pad(ends, (1, 0))[:, :-1] == hole)
+
+
+def _any(flags: Tensor) -> bool:
+    """Read flags back to the host: the only way that the loop waits for the device."""
+    return bool(flags.any())
+
+
+def _first(flags: Tensor) -> int:
+    return int(flags.nonzero()[0, 0])

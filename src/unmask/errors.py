@@ -1,0 +1,38 @@
+"""What can go wrong, in one line each: the value, the choices and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UnmaskError(Exception):
+    """Any error that a user can cause and mend; `hint` says how."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message}: {hint}" if hint else message)
+        self.message, self.hint = message, hint
+
+
+class InputError(UnmaskError):
+    """A prompt, canvas or file that cannot be decoded as given."""
+
+
+class SettingError(UnmaskError):
+    """A setting out of range, unknown, or without effect on the chosen sampler or search."""
+
+
+class ModelError(UnmaskError):
+    """A model that cannot be found or that answers with something that is no distribution."""
+
+
+class ProgressError(UnmaskError):
+    """A sampler without a schedule that decided nothing in a step."""
+
+
+def unknown(kind: str, name: object, choices: Iterable[str]) -> SettingError:
+    """An unknown name, with the nearest of the known ones."""
+    names = list(choices)
+    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "choose from " + ", ".join(names)
+    return SettingError(f"unknown {kind} {name!r}", hint)

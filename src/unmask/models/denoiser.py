@@ -1,0 +1,55 @@
+"""Denoiser and Head: what the engine asks of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.state import State, Vocab
+
+
+@dataclass(frozen=True)
+class Head:
+    """Hidden states -> logits. Without a weight it is the identity, for models that only give logits."""
+
+    width: int  # V, the number of logits
+    weight: Tensor | None = None  # [V, D]
+    bias: Tensor | None = None  # [V]
+    absent: tuple[int, ...] = field(default=())  # ids that are no part of the model's distribution
+
+    def logits(self, hidden: Tensor) -> Tensor:  # [R, D] -> [R, V], float32 or float64
+        """Logits in float32 (float64 where the model is), the absent ids at -inf."""
+        scores = hidden if self.weight is None else F.linear(hidden, self.weight, self.bias)
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        if not self.absent:
+            return scores
+        columns = torch.tensor(self.absent, device=scores.device)
+        return scores.index_fill(1, columns, -torch.inf)
+
+
+class Tokenizer(Protocol):
+    """Text <-> ids."""
+
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: list[int]) -> str: ...
+
+
+class Denoiser(Protocol):
+    """A masked diffusion model. Row i of the hidden states predicts token i; every quirk stays in the adapter."""
+
+    name: str
+    vocab: Vocab
+    head: Head
+    tokenizer: Tokenizer
+    device: torch.device
+    limit: int | None  # the longest canvas; None: any
+    cost: int  # rows through the network per row asked for (2 under guidance)
+    timed: bool  # whether the answer depends on state.time
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
+        """Hidden states [R, L, D] of these rows, and the cache of the whole state (None if the model keeps none)."""
+        ...

@@ -1,0 +1,86 @@
+"""Table: an exact joint distribution as a denoiser, with exact conditionals. For tests, documents and the demo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from unmask.errors import InputError
+from unmask.models.denoiser import Head, Tokenizer
+from unmask.models.text import Characters
+from unmask.state import State, Vocab
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """`joint` [V, …, V] holds the probability of every sequence of L tokens; a shorter canvas is its beginning."""
+
+    joint: Tensor
+    alphabet: str = ""
+    name: str = "table"
+    cost: int = 1
+    timed: bool = False
+    eos: tuple[int, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        size = self.joint.shape[0] if self.joint.dim() else 0
+        if not size or any(n != size for n in self.joint.shape) or not bool((self.joint > 0).all()):
+            shape = tuple(self.joint.shape)
+            raise InputError(f"a table of shape {shape} is no joint distribution", "every probability must be positive")
+
+    @property
+    def vocab(self) -> Vocab:
+        return Vocab(mask=self.joint.shape[0], eos=self.eos)
+
+    @property
+    def head(self) -> Head:
+        return Head(self.joint.shape[0])
+
+    @property
+    def limit(self) -> int:
+        return self.joint.dim()
+
+    @property
+    def device(self) -> torch.device:
+        return self.joint.device
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Characters(self.alphabet or "0123456789abcdefghijklmnopqrstuvwxyz"[: self.joint.shape[0]])
+
+    @cached_property
+    def probability(self) -> Tensor:  # [A]
+        """The probability of every sequence, normalised."""
+        flat = self.joint.reshape(-1)
+        return flat / flat.sum()
+
+    @cached_property
+    def sequences(self) -> Tensor:  # [A, L] int64
+        """All sequences, in the order of `probability`."""
+        letters = torch.arange(self.joint.shape[0], device=self.device)
+        return torch.cartesian_prod(*[letters] * self.limit).view(-1, self.limit)
+
+    @cached_property
+    def _marks(self) -> Tensor:  # [A, L * V]
+        one_hot = torch.nn.functional.one_hot(self.sequences, self.joint.shape[0])
+        return one_hot.flatten(1).to(self.joint.dtype)
+
+    def log_probability(self, tokens: list[int]) -> float:
+        """The exact log-probability (nats) of a sequence or of its beginning."""
+        given = torch.tensor(tokens, device=self.device)
+        fits = (self.sequences[:, : len(tokens)] == given).all(1)
+        return float(self.probability[fits].sum().log())
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
+        """Log conditionals of every position given all decided ones, as hidden states of an identity head."""
+        tokens, columns = state.tokens[rows], state.columns[rows]
+        source = (~state.attend[rows]).sum(1, keepdim=True) + torch.arange(self.limit, device=self.device)
+        inside = source < tokens.shape[1]
+        given = tokens.gather(1, source.clamp(max=tokens.shape[1] - 1)).where(inside, state.vocab.mask)  # [R, limit]
+        fits = (given[:, None] == self.sequences) | (given[:, None] == state.vocab.mask)  # [R, A, limit]
+        weights = fits.all(2) * self.probability  # [R, A]
+        chances = (weights @ self._marks).view(len(rows), self.limit, -1) / weights.sum(1)[:, None, None]
+        return chances.log()[torch.arange(len(rows))[:, None], columns.clamp(min=0)], None

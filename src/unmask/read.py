@@ -1,0 +1,164 @@
+"""Hidden rows × head -> what the model believes (weigh) and which token is drawn (draw), only where asked.
+
+Neither pass keeps the logits: rows go through the head in chunks of at most `CHUNK` numbers. This is the torch
+reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from unmask.models.denoiser import Head
+
+CHUNK = 1 << 25  # logits held at a time: 128 MiB of float32
+Numbers = TypeVar("Numbers", "Raw", "Drawn")
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The model's own distribution at each position: before temperature, filters and bans. Logs are natural."""
+
+    entropy: Tensor  # [B, L]
+    normaliser: Tensor  # [B, L] logsumexp of the logits; not finite where the model gave no distribution
+    top: Tensor  # [B, L] log-probability of the most probable token
+    second: Tensor  # [B, L] and of the runner-up
+    best: Tensor  # [B, L] int64: the most probable token, lowest id on ties
+    standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A token for each position, and the tempered, filtered distribution that it was drawn from."""
+
+    token: Tensor  # [B, L] int64
+    raw: Tensor  # [B, L] the token's log-probability in the model's own distribution
+    log: Tensor  # [B, L] the token's log-probability in the distribution drawn from
+    entropy: Tensor  # [B, L] of the distribution drawn from
+    top: Tensor  # [B, L] log-probability of its most probable token
+    second: Tensor  # [B, L] and of the runner-up
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a token is drawn. Temperature 0 takes the most probable one of what the filters leave."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    ban: tuple[int, ...] = ()  # never drawn; entropies do not know of it
+
+
+def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
+    """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere."""
+
+    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        normaliser = logits.logsumexp(1)
+        logs = logits - normaliser[:, None]
+        (top, second), best = _top_two(logs)
+        standing = tokens[where][at]
+        known = standing < head.width
+        stands = logs.gather(1, standing.clamp(max=head.width - 1)[:, None])[:, 0]
+        return _entropy(logs), normaliser, top, second, best, stands.where(known, -torch.inf)
+
+    return _sweep(Raw, hidden, head, where, one)
+
+
+def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
+    """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere."""
+
+    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        logs = filtered(logits, how).log_softmax(1)
+        (top, second), best = _top_two(logs)
+        token = best if how.temperature == 0 else _inverse(logs, dice[where][at])
+        pick = token[:, None]
+        raw = logits.gather(1, pick)[:, 0] - logits.logsumexp(1)
+        return token, raw, logs.gather(1, pick)[:, 0], _entropy(logs), top, second
+
+    return _sweep(Drawn, hidden, head, where, one)
+
+
+def most_probable(raw: Raw) -> Drawn:
+    """What `draw` gives at temperature 0 without filters, from numbers that `weigh` already has."""
+    return Drawn(raw.best, raw.top, raw.top, raw.entropy, raw.top, raw.second)
+
+
+def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
+    """Bans, then temperature, then top-p, then top-k, as the Dream family orders them; -inf is out."""
+    if how.ban:
+        logits = logits.index_fill(1, torch.tensor(how.ban, device=logits.device), -torch.inf)
+    if how.temperature > 0:
+        logits = logits / how.temperature
+    if how.top_p is not None:
+        ranked, order = logits.sort(1, descending=True, stable=True)
+        probability = ranked.softmax(1)
+        out = probability.cumsum(1) - probability > how.top_p
+        logits = logits.masked_fill(torch.zeros_like(out).scatter(1, order, out), -torch.inf)
+    if how.top_k is not None and how.top_k < logits.shape[1]:
+        logits = logits.masked_fill(logits < logits.topk(how.top_k, 1).values[:, -1:], -torch.inf)
+    return logits
+
+
+def _sweep(
+    kind: type[Numbers],
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    one: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+) -> Numbers:
+    """Apply the head at `where`, chunk by chunk; lay each number of `one` out as [B, L]."""
+    asked = hidden[where]
+    parts = [one(head.logits(asked[at]), at) for at in _chunks(asked, head.width)]
+
+    def lay(numbers: tuple[Tensor, ...]) -> Tensor:
+        flat = torch.cat(numbers)
+        return torch.zeros(where.shape, dtype=flat.dtype, device=flat.device).masked_scatter(where, flat)
+
+    return kind(*(lay(numbers) for numbers in zip(*parts, strict=True)))
+
+
+def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
+    size = max(1, CHUNK // width)
+    yield from torch.arange(max(1, len(asked)), device=asked.device)[: len(asked)].split(size)
+
+
+def _top_two(logs: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """The two largest of each row and the column of the largest, the lowest column on ties."""
+    top = logs.amax(1)
+    best = (logs == top[:, None]).to(torch.int8).argmax(1)
+    second = logs.scatter(1, best[:, None], -torch.inf).amax(1)
+    return (top, second), best
+
+
+def _entropy(logs: Tensor) -> Tensor:
+    """Shannon entropy in nats of rows of log-probabilities; -inf counts for nothing."""
+    return -(logs.exp() * logs.clamp(min=torch.finfo(logs.dtype).min)).sum(1)
+
+
+def _inverse(logs: Tensor, dice: Tensor) -> Tensor:
+    """The first token at which the cumulated probability reaches the uniform number; float64 throughout."""
+    reached = logs.double().exp().cumsum(1)
+    return torch.searchsorted(reached, dice[:, None] * reached[:, -1:])[:, 0]
+
+
+def merge(new: Raw, old: Raw | None, where: Tensor) -> Raw:
+    """`new` at `where`, `old` elsewhere."""
+    if old is None:
+        return new
+    return dataclasses.replace(
+        new,
+        **{
+            field.name: torch.where(where, getattr(new, field.name), getattr(old, field.name))
+            for field in dataclasses.fields(Raw)
+        },
+    )
+
+
+def rows(raw: Raw, index: Tensor) -> Raw:
+    """These rows, as `State.take` does it."""
+    return Raw(*(getattr(raw, field.name)[index] for field in dataclasses.fields(Raw)))

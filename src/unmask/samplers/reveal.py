@@ -1,0 +1,81 @@
+"""Reveal: score × count × blocks. Masked positions are decided and stay so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unmask.dice import Purpose
+from unmask.samplers.blocks import block_count, current_by_mask, current_by_schedule
+from unmask.samplers.counts import Count
+from unmask.samplers.scores import Score
+from unmask.samplers.turn import Ranking, Turn, masked_share, rank
+from unmask.state import State
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """A line in a table: how positions are ranked, how many are decided, in which blocks."""
+
+    score: Score
+    count: Count
+    steps: int | None = None
+    scheduled: bool = True
+    carries: bool = False  # scheduled, but goes on past its plan while something is masked
+    block_length: int | None = None
+    select_temperature: float = 0.0
+    select_all: bool = False  # draw from all candidates (Dream) instead of the top 2k (the paper)
+    eps: float | None = None  # the end of its time grid, where it has one
+    revises: bool = False
+
+    def want(self, state: State, step: int) -> Tensor:
+        return state.masked
+
+    def _block(self, state: State, step: int) -> tuple[Tensor, Tensor]:
+        """The current block [B] and the steps left in it [B]."""
+        if self.scheduled:
+            return current_by_schedule(state, step, block_count(state, self.block_length))
+        return current_by_mask(state, self.block_length), torch.ones_like(state.open)
+
+    def region(self, state: State, step: int) -> Tensor:
+        if self.block_length is None:
+            return state.writable
+        block, _ = self._block(state, step)
+        return state.writable & (state.rank < (block + 1)[:, None] * self.block_length)
+
+    def act(self, turn: Turn) -> Tensor:
+        state, step = turn.state, turn.step
+        block, left = self._block(state, step)
+        candidates = state.masked & self.region(state, step)
+        offset = state.rank - block[:, None] * (self.block_length or 0)
+        scored = self.score(turn, candidates, offset)
+        drawn = turn.draw(candidates) if turn.late and scored.drawn is None else scored.drawn
+        late = None
+        if turn.late and drawn is not None:
+            late = turn.is_late(drawn.token)
+            scored = replace(scored, raw=scored.raw.masked_fill(late, -torch.inf))
+        ranking = rank(scored.order, candidates, late)
+        count = self.count(turn, ranking, scored, left)
+        if self.select_temperature > 0:
+            ranking = self._select(ranking, scored.raw, count, turn)
+        chosen = ranking.first(count)
+        return (drawn or turn.draw(chosen)).token.where(chosen, state.tokens)
+
+    def _select(self, ranking: Ranking, raw: Tensor, count: Tensor, turn: Turn) -> Ranking:
+        """Multinomial(softmax(raw / T), k) without replacement: the top k of raw / T + Gumbel noise."""
+        pool = ranking.candidates if self.select_all else torch.minimum(2 * count, ranking.candidates)
+        noisy = raw / self.select_temperature + turn.state.gumbel(turn.step, Purpose.SELECT)
+        return rank(noisy, ranking.first(pool))
+
+    def done(self, state: State, step: int) -> Tensor:
+        filled = ~state.masked.any(1)
+        if not self.scheduled:
+            return filled
+        return (step >= state.budget) & (filled | (not self.carries))
+
+    def time(self, state: State, step: int) -> Tensor:
+        if self.eps is None:
+            return masked_share(state)
+        return 1 - step * (1 - self.eps) / state.budget.double()

@@ -1,0 +1,112 @@
+"""Turn, Sampler and Ranking: what a sampler is given, what it must answer, and how positions are put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.read import Drawn, Raw
+from unmask.state import State
+
+
+@dataclass(frozen=True)
+class Turn:
+    """All that a sampler may know in a step."""
+
+    state: State
+    step: int  # steps taken before this one
+    raw: Raw  # the model's beliefs, where the sampler wanted them and at every masked position
+    draw: Callable[[Tensor], Drawn]  # where [B, L] bool -> a token for each of these positions, the same when asked twice
+    late: tuple[int, ...] = ()  # tokens that may only come last in time
+
+    def is_late(self, token: Tensor) -> Tensor:  # [B, L] -> [B, L] bool
+        """Whether a proposed token has to wait for all others."""
+        return torch.isin(token, torch.tensor(self.late, dtype=token.dtype, device=token.device))
+
+
+class Sampler(Protocol):
+    """One way to move a state on. It keeps nothing between steps, so a copied particle goes on where its ancestor was."""
+
+    @property
+    def steps(self) -> int | None:
+        """Planned steps; None: one open position a step."""
+        ...
+
+    @property
+    def scheduled(self) -> bool:
+        """True: the plan says when it ends; False: it goes on until it is done, and each step must decide something."""
+        ...
+
+    @property
+    def revises(self) -> bool:
+        """Whether it may reopen a decided position."""
+        ...
+
+    @property
+    def block_length(self) -> int | None:
+        """Open positions to a block; None: one block."""
+        ...
+
+    def want(self, state: State, step: int) -> Tensor:  # [B, L] bool
+        """The positions whose distribution it needs (the engine adds the masked ones, for the entropy)."""
+        ...
+
+    def region(self, state: State, step: int) -> Tensor:  # [B, L] bool
+        """The open positions up to the end of the current block."""
+        ...
+
+    def act(self, turn: Turn) -> Tensor:  # [B, L] int64
+        """The tokens after this step."""
+        ...
+
+    def done(self, state: State, step: int) -> Tensor:  # [B] bool
+        """Whether a row is finished after `step` steps."""
+        ...
+
+    def time(self, state: State, step: int) -> Tensor:  # [B] float64
+        """The diffusion time at which the network is asked, for networks that want it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidate positions, best first; ties go to the lowest column."""
+
+    columns: Tensor  # [B, L] int64: the column at each rank
+    candidates: Tensor  # [B] int64: how many ranks are real
+
+    @property
+    def number(self) -> Tensor:  # [L] int64
+        """0, 1, 2, …: the ranks."""
+        return torch.arange(self.columns.shape[1], device=self.columns.device)
+
+    @property
+    def real(self) -> Tensor:  # [B, L] bool
+        """The ranks that hold a candidate."""
+        return self.number < self.candidates[:, None]
+
+    def sorted(self, numbers: Tensor) -> Tensor:  # [B, L] by column -> [B, L] by rank
+        """Numbers of the columns, best rank first."""
+        return numbers.gather(1, self.columns)
+
+    def first(self, count: Tensor) -> Tensor:  # [B] -> [B, L] bool by column
+        """The columns of the first `count` ranks."""
+        taken = self.number < torch.minimum(count, self.candidates)[:, None]
+        return torch.zeros_like(taken).scatter(1, self.columns, taken)
+
+
+def rank(order: Tensor, candidates: Tensor, late: Tensor | None = None) -> Ranking:  # [B, L], [B, L] bool
+    """Largest `order` first; `late` candidates after all others."""
+    columns = order.argsort(dim=1, descending=True, stable=True)
+    group = torch.where(candidates, 0 if late is None else late.long(), 2)
+    columns = columns.gather(1, group.gather(1, columns).argsort(dim=1, stable=True))
+    return Ranking(columns, candidates.sum(1))
+
+
+def masked_share(state: State) -> Tensor:  # [B] float64
+    """The share of open positions that is still masked: the time of a sampler without a time grid."""
+    return state.masked.sum(1).double() / state.open.clamp(min=1)

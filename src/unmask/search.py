@@ -1,0 +1,256 @@
+"""Search: particles × resample × choose. Vanilla, E-BoN, E-SMC, greedy, beam and vote are values of one dataclass.
+
+The law that `smc` samples, at fixed strength: with Q the sampler's law over paths z_0 … z_N and n = every, 2·every, … < N
+the evaluations, the Feynman–Kac model is Q(z_0 … z_N) ∏_n G(z_n), its constant Z = E_Q ∏_n G(z_n), and
+exp(log_evidence) is an unbiased estimate of Z for every scheme, as long as all particles still have masks at each n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask import dice
+from unmask.dice import Purpose
+from unmask.entropy import bits
+from unmask.errors import SettingError, unknown
+from unmask.state import State
+
+
+@dataclass(frozen=True)
+class Search:
+    """How many particles there are, how they are resampled, which one is returned."""
+
+    particles: int = 1
+    resamples: bool = False
+    every: int | None = None  # the paper's Δi_r; None: a quarter of the planned steps
+    strength: float = 0.0  # the paper's λ of the Gibbs potential
+    potential: str = "gibbs"
+    scheme: str = "multinomial"
+    target: float | None = None  # solve the strength for this effective sample size, as a share of the particles
+    below: float | None = None  # resample only where the effective sample size is under this share
+    beams: int | None = None  # keep the lowest `beams` state entropies instead of resampling by weight
+    choose: str = "lowest"
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """What a resampling did."""
+
+    ancestors: Tensor  # [B] int64: the row whose contents each row takes
+    log_weight: Tensor  # [B] float64: the weights after it
+    log_evidence: Tensor  # [P] float64: the log of the factor by which the evidence estimate grew
+    ess: Tensor  # [P] float64: effective sample size; NaN where nothing was evaluated
+    strength: Tensor  # [P] float64: the strength that was used
+
+
+# --- potentials: state entropy -> log G at strength 1 ----------------------------------------------------------------
+
+
+def gibbs(entropy: Tensor, width: int) -> Tensor:
+    """The appendix: r = 1 - h / log V, G = exp(λ r)."""
+    return 1 - entropy / math.log(width)
+
+
+def plain(entropy: Tensor, width: int) -> Tensor:
+    """The theory, un-normalised: G = exp(-λ h) with h in bits."""
+    return -bits(entropy)
+
+
+POTENTIALS: dict[str, Callable[[Tensor, int], Tensor]] = {"gibbs": gibbs, "plain": plain}
+
+
+# --- schemes: weights -> ancestors -----------------------------------------------------------------------------------
+# Each takes weights [P, K] (0 for particles that take no part), the number A [P] of offspring to draw, and uniforms
+# [P, K], and gives for offspring 0 … A-1 the particle that it comes from, [P, K].
+
+
+def _inverse(weights: Tensor, points: Tensor) -> Tensor:
+    reached = weights.cumsum(1)
+    return torch.searchsorted(reached, points * reached[:, -1:]).clamp(max=weights.shape[1] - 1)
+
+
+def multinomial(weights: Tensor, total: Tensor, noise: Tensor) -> Tensor:
+    """Independent draws."""
+    return _inverse(weights, noise)
+
+
+def stratified(weights: Tensor, total: Tensor, noise: Tensor) -> Tensor:
+    """One draw in each of A equal strata."""
+    return _inverse(weights, ((_numbers(weights) + noise) / total[:, None]).clamp(max=1.0))
+
+
+def systematic(weights: Tensor, total: Tensor, noise: Tensor) -> Tensor:
+    """One draw for all strata."""
+    return stratified(weights, total, noise[:, :1].expand_as(noise))
+
+
+def residual(weights: Tensor, total: Tensor, noise: Tensor) -> Tensor:
+    """floor(A w) copies each, the rest drawn independently from what is left."""
+    expected = weights / weights.sum(1, keepdim=True) * total[:, None]
+    copies = expected.floor()
+    certain = copies.cumsum(1)
+    fixed = torch.searchsorted(certain, _numbers(weights).expand_as(certain) + 0.5).clamp(max=weights.shape[1] - 1)
+    rest = (expected - copies).clamp(min=0)
+    rest = torch.where(rest.sum(1, keepdim=True) > 0, rest, weights)
+    return torch.where(_numbers(weights) < certain[:, -1:], fixed, _inverse(rest, noise))
+
+
+def _numbers(weights: Tensor) -> Tensor:  # [1, K] float64: 0, 1, 2, …
+    return torch.arange(weights.shape[1], dtype=weights.dtype, device=weights.device)[None]
+
+
+SCHEMES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "multinomial": multinomial,
+    "systematic": systematic,
+    "stratified": stratified,
+    "residual": residual,
+}
+
+
+# --- resampling ------------------------------------------------------------------------------------------------------
+
+
+def resample(search: Search, state: State, step: int, live: Tensor, due: Tensor, width: int) -> Resampled:
+    """Weights from the last state entropies of the `live` [B] rows of the prompts that are `due` [P] -> ancestors.
+
+    A row that is not live is neither replaced nor copied; a prompt with fewer than two live rows is left alone.
+    """
+    k = search.particles
+    taking = live.view(-1, k) & due[:, None]
+    taking = taking & (taking.sum(1, keepdim=True) > 1)
+    total = taking.sum(1)
+    reward = POTENTIALS[search.potential](state.entropy.view(-1, k), width).where(taking, 0.0)
+    before = state.log_weight.view(-1, k)
+    strength = torch.full_like(reward[:, 0], search.strength)
+    if search.target is not None:
+        strength = solve_strength(reward, before, taking, search.target)
+    after = (before + strength[:, None] * reward).where(taking, -torch.inf)
+    weights = after.softmax(1).nan_to_num(0.0)
+    ess = 1 / weights.square().sum(1)
+    now = taking.any(1) if search.below is None else taking.any(1) & (ess < search.below * total)
+
+    places = taking.long().cumsum(1) - 1  # the number of the offspring that goes to each taking slot
+    if search.beams is None:
+        slots = torch.arange(k, device=live.device)[None]
+        noise = dice.uniform(state.key.view(-1, k)[:, :1], slots, step, slots * 0, Purpose.RESAMPLE)
+        offspring = SCHEMES[search.scheme](weights, total, noise)
+    else:
+        best = state.entropy.view(-1, k).where(taking, torch.inf).argsort(dim=1, stable=True)
+        offspring = best.gather(1, torch.arange(k, device=live.device)[None] % total.clamp(1, search.beams)[:, None])
+    source = offspring.gather(1, places.clamp(min=0))
+    own = torch.arange(k, device=live.device).expand_as(source)
+    source = torch.where(taking & now[:, None], source, own)
+    first = torch.arange(len(source), device=live.device)[:, None] * k
+
+    old = before.where(taking, -torch.inf)
+    growth = torch.where(taking.any(1), after.logsumexp(1) - old.logsumexp(1), 0.0)
+    kept = after.where(taking, before)
+    weight = torch.where(taking & now[:, None], 0.0, kept)
+    nothing = torch.where(taking.any(1), 0.0, torch.nan)
+    return Resampled((first + source).view(-1), weight.view(-1), growth, ess + nothing, strength + nothing)
+
+
+def solve_strength(reward: Tensor, before: Tensor, taking: Tensor, target: float) -> Tensor:  # [P, K] … -> [P]
+    """The smallest strength at which the effective sample size falls to `target` of those taking part.
+
+    The size falls as the strength grows from equal weights, so bisection finds it; where ties keep it up, the strength
+    ends at the upper limit.
+    """
+    goal = target * taking.sum(1)
+    spread = reward.where(taking, -torch.inf).amax(1) - reward.where(taking, torch.inf).amin(1)
+    spread = spread.where(spread.isfinite() & (spread > 0), torch.inf)  # no spread: strength 0
+    low, high = torch.zeros_like(goal), 200 / spread  # e^-200 of the best: as good as gone
+    for _ in range(60):
+        middle = (low + high) / 2
+        weights = (before + middle[:, None] * reward).where(taking, -torch.inf).softmax(1)
+        still = 1 / weights.square().sum(1) > goal
+        low, high = torch.where(still, middle, low), torch.where(still, high, middle)
+    return (low + high) / 2
+
+
+# --- choosing --------------------------------------------------------------------------------------------------------
+
+
+def lowest(state: State) -> Tensor:  # [P] int64: a particle of each prompt
+    """The lowest path entropy; the lowest slot on ties."""
+    return state.path_entropy.nan_to_num(torch.inf).view(-1, state.particles).argmin(1)
+
+
+def majority(state: State, answers: list[Any]) -> Tensor:  # [P] int64
+    """The most frequent answer (None does not count); ties and its spokesman by the lowest path entropy."""
+    k = state.particles
+    entropy = state.path_entropy.nan_to_num(torch.inf).tolist()
+    chosen = []
+    for prompt in range(len(answers) // k):
+        rows = range(prompt * k, prompt * k + k)
+        votes: dict[Any, list[int]] = {}
+        for row in rows:
+            if answers[row] is not None:
+                votes.setdefault(answers[row], []).append(row)
+        groups = list(votes.values()) or [list(rows)]
+        winner = min(groups, key=lambda group: (-len(group), min(entropy[row] for row in group)))
+        chosen.append(min(winner, key=lambda row: entropy[row]) - prompt * k)
+    return torch.tensor(chosen)
+
+
+# --- the registry ----------------------------------------------------------------------------------------------------
+
+
+def vanilla() -> Search:
+    """One path, no search."""
+    return Search()
+
+
+def best_of_n(particles: int = 5) -> Search:
+    """E-BoN: independent paths, the one of lowest path entropy."""
+    return Search(particles)
+
+
+def smc(
+    particles: int = 5,
+    every: int | None = None,
+    strength: float | None = None,
+    potential: str = "gibbs",
+    scheme: str = "multinomial",
+    target: float | None = None,
+    below: float | None = None,
+) -> Search:
+    """E-SMC: paths of low state entropy are copied over the others every few steps (Algorithm 1 as printed)."""
+    if potential not in POTENTIALS:
+        raise unknown("potential", potential, POTENTIALS)
+    if scheme not in SCHEMES:
+        raise unknown("scheme", scheme, SCHEMES)
+    if target is not None and strength is not None:
+        raise SettingError("strength and target exclude each other", "target solves the strength by itself")
+    return Search(particles, True, every, 5.0 if strength is None else strength, potential, scheme, target, below)
+
+
+def greedy(candidates: int = 5, every: int = 1) -> Search:
+    """Greedy search over entropy: one path grows into candidates, the one of lowest state entropy goes on."""
+    return Search(candidates, True, every, beams=1)
+
+
+def beam(beams: int = 2, candidates: int = 4, every: int = 1) -> Search:
+    """Beam search over entropy: each beam grows into candidates, the best beams by state entropy go on."""
+    return Search(beams * candidates, True, every, beams=beams)
+
+
+def vote(particles: int = 5) -> Search:
+    """Majority vote: independent paths, the most frequent answer."""
+    return Search(particles, choose="vote")
+
+
+SEARCHES: dict[str, Callable[..., Search]] = {
+    "vanilla": vanilla,
+    "best-of-n": best_of_n,
+    "smc": smc,
+    "greedy": greedy,
+    "beam": beam,
+    "vote": vote,
+}

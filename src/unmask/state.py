@@ -1,0 +1,134 @@
+"""Vocab and State: everything that follows a particle, in one frozen value."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from unmask import dice
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """The ids that mean something to the decoder; all of them come from the model's adapter."""
+
+    mask: int
+    eos: tuple[int, ...] = ()
+    pad: int = 0
+
+
+class Cache(Protocol):
+    """What a model keeps per row; it follows its row through `State.resample` and `State.take`."""
+
+    def __getitem__(self, rows: Tensor) -> Any: ...
+
+
+@dataclass(frozen=True)
+class State:
+    """Rows of a walk, `prompt * particles + particle`; B rows, L columns, left-padded."""
+
+    tokens: Tensor  # [B, L] int64
+    writable: Tensor  # [B, L] bool: open at the start; False on prompt, padding and given cells
+    attend: Tensor  # [B, L] bool: False on padding
+    key: Tensor  # [B] int64: the request's own seed
+    slot: Tensor  # [B] int64: which particle of its prompt this row is
+    budget: Tensor  # [B] int64: steps that a scheduled sampler takes
+    origin: Tensor  # [B] int64: the slot in which this lineage began
+    time: Tensor  # [B] float64: 1 = all masked, 0 = clean; for networks that want it
+    entropy_sum: Tensor  # [B] float64: weighted state entropies so far, nats
+    entropy_weight: Tensor  # [B] float64: their weights
+    entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
+    log_weight: Tensor  # [B] float64: accumulated since the last resampling
+    vocab: Vocab
+    particles: int
+    cache: Cache | None = None
+
+    @property
+    def masked(self) -> Tensor:  # [B, L] bool
+        """The masked set M_t."""
+        return (self.tokens == self.vocab.mask) & self.writable
+
+    @property
+    def columns(self) -> Tensor:  # [B, L] int64
+        """Columns counted from the first real token; padding has -1."""
+        return self.attend.long().cumsum(1) - 1
+
+    @property
+    def rank(self) -> Tensor:  # [B, L] int64
+        """Writable positions counted from the left: 0, 1, 2, … (meaningless elsewhere)."""
+        return self.writable.long().cumsum(1) - 1
+
+    @property
+    def open(self) -> Tensor:  # [B] int64
+        """How many positions were open at the start."""
+        return self.writable.sum(1)
+
+    @property
+    def path_entropy(self) -> Tensor:  # [B] float64, nats
+        """H_DE so far: the mean state entropy over the states that were inputs of a step and had masks."""
+        return self.entropy_sum / self.entropy_weight
+
+    def replace(self, **changes: Any) -> State:
+        """A new State with these fields."""
+        return dataclasses.replace(self, **changes)
+
+    def take(self, rows: Tensor) -> State:  # rows [R]
+        """These rows, contents and slot together."""
+        moved = {
+            field.name: getattr(self, field.name)[rows]
+            for field in dataclasses.fields(self)
+            if isinstance(getattr(self, field.name), Tensor) or (field.name == "cache" and self.cache is not None)
+        }
+        return dataclasses.replace(self, **moved)
+
+    def resample(self, ancestors: Tensor) -> State:  # ancestors [B]
+        """Every row takes its ancestor's contents and keeps its own slot, so that twins part at once."""
+        return self.take(ancestors).replace(slot=self.slot)
+
+    def uniform(self, step: int, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
+        """One uniform per position."""
+        return dice.uniform(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
+
+    def gumbel(self, step: int, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
+        """One standard Gumbel number per position."""
+        return dice.gumbel(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
+
+
+def begin(
+    tokens: Tensor,  # [P, L] int64
+    writable: Tensor,  # [P, L] bool
+    attend: Tensor,  # [P, L] bool
+    keys: Tensor,  # [P] int64
+    vocab: Vocab,
+    particles: int,
+    steps: int | None = None,
+) -> State:
+    """The first State of a walk: every prompt `particles` times; `steps` None means one position a step."""
+    rows = len(tokens) * particles
+
+    def spread(x: Tensor) -> Tensor:
+        return x.repeat_interleave(particles, 0)
+
+    slot = torch.arange(particles, device=tokens.device).repeat(len(tokens))
+    zero = torch.zeros(rows, dtype=torch.float64, device=tokens.device)
+    budget = writable.sum(1) if steps is None else torch.full_like(keys, steps)
+    return State(
+        tokens=spread(tokens),
+        writable=spread(writable),
+        attend=spread(attend),
+        key=spread(keys),
+        slot=slot,
+        budget=spread(budget),
+        origin=slot,
+        time=zero + 1,
+        entropy_sum=zero,
+        entropy_weight=zero,
+        entropy=zero + torch.nan,
+        log_weight=zero,
+        vocab=vocab,
+        particles=particles,
+    )
