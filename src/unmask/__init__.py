@@ -1,1 +1,32 @@
-"""unmask"""
+"""unmask decodes masked diffusion language models along low-uncertainty paths.
+
+text ──prompt──▶ State ──models──▶ hidden ──read──▶ Raw ──search──▶ State ──samplers──▶ tokens
+                   ▲                                                                      │
+                   └──────────────────────── engine (the one loop) ──────────────────────┘
+                                                │ Moment, one per step
+                                                ▼
+                                   decode ──▶ Result · trace
+"""
+
+from unmask.decode import Particle, Result, decode, decode_batch
+from unmask.errors import UnmaskError
+from unmask.models import MODELS, Denoiser, Table, load
+from unmask.recipe import Recipe
+from unmask.samplers import SAMPLERS
+from unmask.search import SEARCHES
+
+__version__ = "0.1.0"
+__all__ = [
+    "MODELS",
+    "SAMPLERS",
+    "SEARCHES",
+    "Denoiser",
+    "Particle",
+    "Recipe",
+    "Result",
+    "Table",
+    "UnmaskError",
+    "decode",
+    "decode_batch",
+    "load",
+]

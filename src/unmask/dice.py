@@ -46,7 +46,8 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
 
 def uniform(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
     """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast."""
-    key, slot, column = torch.broadcast_tensors(key, slot, column)
+    shape = torch.broadcast_shapes(key.shape, slot.shape, column.shape)
+    key, slot, column = key.expand(shape), slot.expand(shape), column.expand(shape)
     constant = torch.full_like(column, step)
     a, b, _, _ = philox(
         (slot & WORD, constant & WORD, column & WORD, torch.full_like(column, int(purpose))),

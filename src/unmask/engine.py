@@ -96,7 +96,7 @@ def walk(
         if ran is not None:
             state = state.replace(cache=ran.cache)
             evaluations[ran.rows] += denoiser.cost
-            calls[(ran.rows // k).unique()] += 1
+            calls[torch.unique(ran.rows // k)] += 1
         _weigh(denoiser, state, sight, want, step)
         assert sight.raw is not None
         entropy = state_entropy(sight.raw.entropy, counted)

@@ -23,7 +23,7 @@ def state_entropy(entropy: Tensor, counted: Tensor) -> Tensor:  # [B, L], [B, L]
 
 def joint_entropy(joint: Tensor) -> Tensor:
     """H_oracle: Shannon entropy in nats of a table of probabilities of any shape."""
-    return torch.special.entr(joint.double()).sum()
+    return torch.as_tensor(torch.special.entr(joint.double()).sum())
 
 
 def marginal_entropies(joint: Tensor) -> Tensor:  # [V, …, V] with L axes -> [L], nats

@@ -95,7 +95,7 @@ def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
     if how.temperature > 0:
         logits = logits / how.temperature
     if how.top_p is not None:
-        ranked, order = logits.sort(1, descending=True, stable=True)
+        ranked, order = logits.sort(dim=1, descending=True, stable=True)
         probability = ranked.softmax(1)
         out = probability.cumsum(1) - probability > how.top_p
         logits = logits.masked_fill(torch.zeros_like(out).scatter(1, order, out), -torch.inf)
@@ -123,8 +123,10 @@ def _sweep(
 
 
 def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
+    """Row numbers in chunks; one empty chunk where nothing is asked."""
     size = max(1, CHUNK // width)
-    yield from torch.arange(max(1, len(asked)), device=asked.device)[: len(asked)].split(size)
+    for begin in range(0, max(1, len(asked)), size):
+        yield torch.arange(begin, min(begin + size, len(asked)), device=asked.device)
 
 
 def _top_two(logs: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:

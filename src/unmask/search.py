@@ -1,7 +1,7 @@
 """Search: particles × resample × choose. Vanilla, E-BoN, E-SMC, greedy, beam and vote are values of one dataclass.
 
-The law that `smc` samples, at fixed strength: with Q the sampler's law over paths z_0 … z_N and n = every, 2·every, … < N
-the evaluations, the Feynman–Kac model is Q(z_0 … z_N) ∏_n G(z_n), its constant Z = E_Q ∏_n G(z_n), and
+The law that `smc` samples, at fixed strength: with Q the sampler's law over paths z_0 … z_N and the evaluations at
+n = every, 2·every, … < N, the Feynman–Kac model is Q(z_0 … z_N) ∏_n G(z_n), its constant Z = E_Q ∏_n G(z_n), and
 exp(log_evidence) is an unbiased estimate of Z for every scheme, as long as all particles still have masks at each n.
 """
 

@@ -41,14 +41,30 @@ class Tokenizer(Protocol):
 class Denoiser(Protocol):
     """A masked diffusion model. Row i of the hidden states predicts token i; every quirk stays in the adapter."""
 
-    name: str
-    vocab: Vocab
-    head: Head
-    tokenizer: Tokenizer
-    device: torch.device
-    limit: int | None  # the longest canvas; None: any
-    cost: int  # rows through the network per row asked for (2 under guidance)
-    timed: bool  # whether the answer depends on state.time
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab(self) -> Vocab: ...
+    @property
+    def head(self) -> Head: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def limit(self) -> int | None:
+        """The longest canvas; None: any."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """Rows through the network per row asked for: 2 under guidance."""
+        ...
+
+    @property
+    def timed(self) -> bool:
+        """Whether the answer depends on `state.time`."""
+        ...
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         """Hidden states [R, L, D] of these rows, and the cache of the whole state (None if the model keeps none)."""

@@ -30,9 +30,9 @@ class Block(nn.Module):
             part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(self.attention_norm(x)).chunk(3, 2)
         )
         mixed = F.scaled_dot_product_attention(rotate(q, angles), rotate(k, angles), v, attn_mask=seen)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        x = torch.add(x, self.out(mixed.transpose(1, 2).flatten(2)))
         y = self.mlp_norm(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+        return torch.add(x, self.down(F.silu(self.gate(y)) * self.up(y)))
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:  # [R, H, L, d]
@@ -50,17 +50,17 @@ class Network(nn.Module):
         self.embed = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-6)
-        self.half = width // heads // 2
+        self.pairs = width // heads // 2
 
     def forward(self, tokens: Tensor, columns: Tensor, attend: Tensor) -> Tensor:  # [R, L] … -> [R, L, D]
         x = self.embed(tokens)
-        pace = 10_000.0 ** (-torch.arange(self.half, device=tokens.device, dtype=torch.float64) / self.half)
+        pace = 10_000.0 ** (-torch.arange(self.pairs, device=tokens.device, dtype=torch.float64) / self.pairs)
         angles = columns.clamp(min=0)[:, None, :, None].double() * pace
         # A padding row may see itself, so that no softmax is empty; nobody sees it.
         seen = attend[:, None, None, :] | torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
         for block in self.blocks:
             x = block(x, angles, seen)
-        return self.norm(x)
+        return torch.as_tensor(self.norm(x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,12 @@ class Transformer:
 
 
 def random_transformer(
-    seed: int = 0, width: int = 64, layers: int = 2, heads: int = 4, limit: int = 4096, dtype: torch.dtype = torch.float32
+    seed: int = 0,
+    width: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    limit: int = 4096,
+    dtype: torch.dtype = torch.float32,
 ) -> Transformer:
     """A small network of random weights over letters, digits and a few signs: no sense, but every code path."""
     alphabet = string.ascii_lowercase + string.digits + " .,\n"

@@ -1,9 +1,8 @@
-"""SAMPLERS: name -> function from settings to a Sampler. The signature is the list of settings, the docstring the help."""
+"""SAMPLERS: name -> function from settings to a Sampler. Its signature lists the settings, its docstring is the help."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from unmask import background as backgrounds
 from unmask.errors import SettingError, unknown
@@ -12,7 +11,7 @@ from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
 from unmask.samplers.turn import Ranking, Sampler, Turn
 
-__all__ = ["SAMPLERS", "DraftRefine", "P2", "Ranking", "Reveal", "Sampler", "Turn"]
+__all__ = ["P2", "SAMPLERS", "DraftRefine", "Ranking", "Reveal", "Sampler", "Turn"]
 
 
 def uniform(steps: int | None = None, block_length: int | None = None) -> Sampler:
@@ -25,9 +24,7 @@ def ancestral(steps: int | None = None, eps: float = 1e-5) -> Sampler:
     return Reveal(scores.by_dice, counts.Binomial(eps), steps, eps=eps)
 
 
-def confidence(
-    steps: int | None = None, block_length: int | None = None, select_temperature: float = 0.0
-) -> Sampler:
+def confidence(steps: int | None = None, block_length: int | None = None, select_temperature: float = 0.0) -> Sampler:
     """Most probable proposals first."""
     return Reveal(
         scores.by_confidence, counts.quota, steps, block_length=block_length, select_temperature=select_temperature
@@ -140,7 +137,10 @@ def dream(
     threshold: float | None = None,
     alg_temp: float = 0.0,
 ) -> Sampler:
-    """The Dream family: its time grid, scores after temperature and filters; rule maskgit_plus, entropy, topk_margin or confidence_threshold."""
+    """The Dream family: its schedule, and scores after temperature and filters.
+
+    rule is maskgit_plus, entropy, topk_margin or confidence_threshold.
+    """
     if rule not in DREAM_RULES:
         raise unknown("rule of dream", rule, DREAM_RULES)
     carries = rule == "confidence_threshold"
@@ -154,7 +154,7 @@ def dream(
     )
 
 
-SAMPLERS: dict[str, Callable[..., Any]] = {
+SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "uniform": uniform,
     "ancestral": ancestral,
     "confidence": confidence,

@@ -20,7 +20,9 @@ class Turn:
     state: State
     step: int  # steps taken before this one
     raw: Raw  # the model's beliefs, where the sampler wanted them and at every masked position
-    draw: Callable[[Tensor], Drawn]  # where [B, L] bool -> a token for each of these positions, the same when asked twice
+    draw: Callable[
+        [Tensor], Drawn
+    ]  # where [B, L] bool -> a token for each of these positions, the same when asked twice
     late: tuple[int, ...] = ()  # tokens that may only come last in time
 
     def is_late(self, token: Tensor) -> Tensor:  # [B, L] -> [B, L] bool
@@ -29,7 +31,7 @@ class Turn:
 
 
 class Sampler(Protocol):
-    """One way to move a state on. It keeps nothing between steps, so a copied particle goes on where its ancestor was."""
+    """One way to move a state on. It keeps nothing between steps: a copied particle goes on where its ancestor was."""
 
     @property
     def steps(self) -> int | None:

@@ -1,0 +1,272 @@
+"""Model × prompt or canvas × Recipe -> Result: walk to the end and choose."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask import trace as traces
+from unmask.engine import walk
+from unmask.entropy import bits
+from unmask.errors import InputError
+from unmask.models.denoiser import Denoiser
+from unmask.models.wrap import Guided
+from unmask.prompt import Canvas, Text, from_canvas, from_prompt, start
+from unmask.recipe import Recipe
+from unmask.search import lowest, majority
+from unmask.state import State
+from unmask.trace import Event
+
+Answer = Callable[[str], Hashable | None]
+Watch = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Particle:
+    """One path that was walked to its end. Entropies are bits."""
+
+    tokens: list[int]  # the whole canvas
+    text: str  # what was generated after a prompt, or the filled canvas
+    path_entropy: float
+    state_entropy: list[float | None]  # along its own ancestry, step by step; None where nothing was masked
+    steps: int
+    origin: int  # the particle in which its lineage began
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came out for one prompt or canvas."""
+
+    particles: list[Particle]
+    chosen: int
+    recipe: Recipe
+    seed: int
+    calls: int  # times the network ran for it
+    evaluations: int  # rows that went through the network for it
+    log_evidence: float  # nats; 0 without resampling
+    seconds: float  # of the whole batch that it was decoded in
+
+    @property
+    def best(self) -> Particle:
+        return self.particles[self.chosen]
+
+    @property
+    def text(self) -> str:
+        return self.best.text
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.best.tokens
+
+    @property
+    def path_entropy(self) -> float:
+        return self.best.path_entropy
+
+    @property
+    def steps(self) -> int:
+        """Steps of the longest path."""
+        return max(particle.steps for particle in self.particles)
+
+    @property
+    def lineages(self) -> int:
+        """How many of the first particles have descendants."""
+        return len({particle.origin for particle in self.particles})
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "text": self.text,
+            "path_entropy": self.path_entropy,
+            "state_entropy": self.best.state_entropy,
+            "chosen": self.chosen,
+            "steps": self.steps,
+            "calls": self.calls,
+            "evaluations": self.evaluations,
+            "log_evidence": self.log_evidence,
+            "lineages": self.lineages,
+            "seconds": self.seconds,
+            "seed": self.seed,
+            "recipe": self.recipe.to_dict(),
+            "tokens": self.tokens,
+            "particles": [
+                {"text": p.text, "path_entropy": p.path_entropy, "steps": p.steps, "origin": p.origin}
+                for p in self.particles
+            ],
+        }
+
+
+def decode(
+    model: Denoiser,
+    prompt: Text | None = None,
+    *,
+    canvas: Text | None = None,
+    recipe: Recipe = Recipe(),
+    answer: Answer | None = None,
+    trace: str | Path | None = None,
+    watch: Watch | None = None,
+) -> Result:
+    """Generate `recipe.length` positions after a prompt, or fill the holes of a canvas.
+
+    `answer` gives the answer of a text, for the vote. `trace` is a file for the events, `watch` is called with each.
+    """
+    prompts = None if prompt is None else [prompt]
+    canvases = None if canvas is None else [canvas]
+    if prompts is None and canvases is None:
+        prompts = [""]
+    return decode_batch(model, prompts, canvases=canvases, recipe=recipe, answer=answer, trace=trace, watch=watch)[0]
+
+
+@torch.no_grad()
+def decode_batch(
+    model: Denoiser,
+    prompts: Sequence[Text] | None = None,
+    *,
+    canvases: Sequence[Text] | None = None,
+    recipe: Recipe = Recipe(),
+    seeds: Sequence[int] | None = None,
+    answer: Answer | None = None,
+    trace: str | Path | None = None,
+    watch: Watch | None = None,
+) -> list[Result]:
+    """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place)."""
+    began = time.perf_counter()
+    if (prompts is None) == (canvases is None):
+        raise InputError("give prompts or canvases", "one of the two")
+    if prompts is not None:
+        rows = [from_prompt(model, prompt, recipe.length) for prompt in prompts]
+    else:
+        if recipe.length is not None:
+            raise InputError("length has no effect on a canvas", "its holes say how much is generated")
+        rows = [from_canvas(model, canvas) for canvas in canvases or []]
+    keys = [recipe.seed + place for place in range(len(rows))] if seeds is None else list(seeds)
+    if len(keys) != len(rows):
+        raise InputError(f"{len(keys)} seeds for {len(rows)} prompts", "give one seed each")
+
+    denoiser: Denoiser = Guided(model, recipe.guidance) if recipe.guidance > 0 else model
+    sampler, search = recipe.build_sampler(), recipe.build_search()
+    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
+    state = start(denoiser, rows, keys, sampler, search.particles)
+    evidence = torch.zeros(len(rows), dtype=torch.float64, device=state.key.device)
+    entropies: list[Tensor] = []
+    ancestors: list[Tensor | None] = []
+    with ExitStack() as stack:
+        tell = _listeners(stack, trace, watch)
+        if tell:
+            tell(_start_event(denoiser, rows, recipe, keys, search.particles))
+        for moment in walk(denoiser, state, sampler, search, rules):
+            if tell:
+                tell(traces.step_event(moment))
+            entropies.append(moment.entropy)
+            ancestors.append(None if moment.resampled is None else moment.resampled.ancestors)
+            if moment.resampled is not None:
+                evidence = evidence + moment.resampled.log_evidence
+            state, tally = moment.state, moment.tally
+        particles = _particles(model, rows, state, tally.steps.tolist(), _along(entropies, ancestors))
+        chosen = lowest(state) if search.choose == "lowest" else majority(state, _answers(particles, answer))
+        k, seconds = search.particles, time.perf_counter() - began
+        results = [
+            Result(
+                particles[place * k : place * k + k],
+                winner,
+                recipe,
+                keys[place],
+                int(tally.calls[place]),
+                int(tally.evaluations.view(-1, k)[place].sum()),
+                float(evidence[place]),
+                seconds,
+            )
+            for place, winner in enumerate(chosen.tolist())
+        ]
+        if tell:
+            tell(_end_event(results))
+    return results
+
+
+def _along(entropies: list[Tensor], ancestors: list[Tensor | None]) -> list[list[float | None]]:
+    """State entropies of every final row along its ancestry, in bits; found by walking back."""
+    row = torch.arange(len(entropies[0]), device=entropies[0].device)
+    back: list[Tensor] = []
+    for entropy, parents in zip(reversed(entropies), reversed(ancestors), strict=True):
+        row = row if parents is None else parents[row]
+        back.append(entropy[row])
+    return [traces.numbers(path) for path in bits(torch.stack(back[::-1], 1))]
+
+
+def _particles(
+    model: Denoiser, rows: Sequence[Canvas], state: State, steps: list[int], paths: list[list[float | None]]
+) -> list[Particle]:
+    found = []
+    for row, tokens in enumerate(state.tokens.tolist()):
+        canvas = rows[row // state.particles]
+        tokens = tokens[len(tokens) - len(canvas.tokens) :]
+        text = model.tokenizer.decode(_shown(tokens[canvas.given :], state.vocab.eos))
+        entropy, origin = float(bits(state.path_entropy[row])), int(state.origin[row])
+        found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin))
+    return found
+
+
+def _shown(tokens: list[int], eos: tuple[int, ...]) -> list[int]:
+    """Up to the first EOS."""
+    return tokens[: next((place for place, token in enumerate(tokens) if token in eos), len(tokens))]
+
+
+def _answers(particles: list[Particle], answer: Answer | None) -> list[Hashable | None]:
+    return [particle.text if answer is None else answer(particle.text) for particle in particles]
+
+
+# --- events that only a whole decode knows ---------------------------------------------------------------------------
+
+
+def _listeners(stack: ExitStack, trace: str | Path | None, watch: Watch | None) -> Watch | None:
+    """One function that writes an event to the trace file and hands it to the watcher; None if nobody listens."""
+    if trace is None:
+        return watch
+    try:
+        file = stack.enter_context(Path(trace).open("w", encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot write the trace {str(trace)!r}", str(error.strerror)) from None
+
+    def tell(event: Event) -> None:
+        file.write(json.dumps(event) + "\n")
+        if watch is not None:
+            watch(event)
+
+    return tell
+
+
+def _start_event(denoiser: Denoiser, rows: Sequence[Canvas], recipe: Recipe, seeds: list[int], particles: int) -> Event:
+    return {
+        "event": "start",
+        "version": traces.VERSION,
+        "model": denoiser.name,
+        "recipe": recipe.to_dict(),
+        "seeds": seeds,
+        "particles": particles,
+        "mask": denoiser.vocab.mask,
+        "canvases": [row.tokens for row in rows],
+        "given": [row.given for row in rows],
+    }
+
+
+def _end_event(results: Sequence[Result]) -> Event:
+    everyone = [particle for result in results for particle in result.particles]
+    return {
+        "event": "end",
+        "chosen": [result.chosen for result in results],
+        "path_entropy": [particle.path_entropy for particle in everyone],
+        "texts": [particle.text for particle in everyone],
+        "steps": [particle.steps for particle in everyone],
+        "calls": [result.calls for result in results],
+        "evaluations": [result.evaluations for result in results],
+        "log_evidence": [result.log_evidence for result in results],
+        "lineages": [result.lineages for result in results],
+        "seconds": results[0].seconds,
+    }

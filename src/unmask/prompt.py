@@ -1,0 +1,119 @@
+"""Prompts and canvases, as text or ids -> the first State: left-padded, prompts × particles."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from unmask.errors import InputError, SettingError
+from unmask.models.denoiser import Denoiser
+from unmask.samplers.turn import Sampler
+from unmask.state import State, begin
+
+MARKER = "[MASK]"  # one hole; [MASK*8] is eight
+Text = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """One row to decode: ids with the mask id at every open position."""
+
+    tokens: list[int]
+    given: int  # leading tokens that are a prompt: the text of the result begins after them
+
+
+def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:
+    """A prompt, then `length` masks."""
+    if length is None or length < 1:
+        raise InputError(f"length is {length}", "say how many positions to generate, at least 1")
+    ids = _encode(denoiser, prompt)
+    if denoiser.vocab.mask in ids:
+        raise InputError(
+            f"the prompt holds the mask id {denoiser.vocab.mask} at position {ids.index(denoiser.vocab.mask)}",
+            "give text with holes as canvas",
+        )
+    return Canvas([*ids, *[denoiser.vocab.mask] * length], len(ids))
+
+
+def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
+    """Text with markers, or ids with the mask id, at the open positions."""
+    if isinstance(canvas, str):
+        tokens: list[int] = []
+        for part in re.split(r"(\[MASK(?:\*\d+)?\])", canvas):
+            hole = re.fullmatch(r"\[MASK(?:\*(\d+))?\]", part)
+            tokens += [denoiser.vocab.mask] * int(hole[1] or 1) if hole else _encode(denoiser, part)
+    else:
+        tokens = _encode(denoiser, canvas)
+    if denoiser.vocab.mask not in tokens:
+        raise InputError("the canvas has no hole", f"write {MARKER} (or [MASK*8] for eight) where text is missing")
+    return Canvas(tokens, 0)
+
+
+def _encode(denoiser: Denoiser, text: Text) -> list[int]:
+    ids = denoiser.tokenizer.encode(text) if isinstance(text, str) else [int(token) for token in text]
+    known = max(denoiser.head.width, denoiser.vocab.mask + 1)
+    for token in ids:
+        if not 0 <= token < known:
+            raise InputError(f"token id {token} is outside the vocabulary", f"ids go from 0 to {known - 1}")
+    return ids
+
+
+def start(
+    denoiser: Denoiser, canvases: Sequence[Canvas], seeds: Sequence[int], sampler: Sampler, particles: int
+) -> State:
+    """The first State, after every check that needs no network."""
+    if not canvases:
+        raise InputError("there is nothing to decode", "give at least one prompt or canvas")
+    longest = max(len(canvas.tokens) for canvas in canvases)
+    if denoiser.limit is not None and longest > denoiser.limit:
+        raise InputError(
+            f"a canvas of {longest} positions is longer than {denoiser.name} allows ({denoiser.limit})",
+            "shorten the prompt or the length",
+        )
+    _check_blocks(denoiser, canvases, sampler)
+    _check_memory(denoiser, len(canvases), particles, longest)
+    vocab = denoiser.vocab
+    tokens = torch.tensor([[vocab.pad] * (longest - len(c.tokens)) + c.tokens for c in canvases])
+    attend = torch.tensor([[False] * (longest - len(c.tokens)) + [True] * len(c.tokens) for c in canvases])
+    writable = (tokens == vocab.mask) & attend
+    keys = torch.tensor(list(seeds))
+    tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
+    return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
+
+
+def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampler) -> None:
+    """Every block needs a step of its own."""
+    if sampler.steps is None or sampler.block_length is None:
+        return
+    blocks = max(-(-canvas.tokens.count(denoiser.vocab.mask) // sampler.block_length) for canvas in canvases)
+    if sampler.steps < blocks:
+        raise SettingError(f"{sampler.steps} steps are fewer than the {blocks} blocks", "raise steps or block_length")
+
+
+def _check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int) -> None:
+    """Refuse what cannot fit: the canvases, their numbers and two copies of the hidden states."""
+    weight = denoiser.head.weight
+    hidden = (weight.shape[1] * weight.element_size()) if weight is not None else denoiser.head.width * 8
+    need = prompts * particles * length * (2 * hidden + 128)  # 128: tokens, flags and six numbers a position
+    free = _free_memory(denoiser.device)
+    if need > free:
+        raise SettingError(
+            f"{prompts} × {particles} particles of {length} positions need about {need / 2**30:,.1f} GiB, "
+            f"{free / 2**30:,.1f} GiB are free",
+            "lower particles, length or the number of prompts",
+        )
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # not Linux: all there is
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
