@@ -230,7 +230,7 @@ def _listeners(stack: ExitStack, trace: str | Path | None, watch: Watch | None) 
     if trace is None:
         return watch
     try:
-        file = stack.enter_context(Path(trace).open("w", encoding="utf-8"))
+        file = stack.enter_context(Path(trace).open("w", encoding="utf-8"))  # noqa: SIM115
     except OSError as error:
         raise InputError(f"cannot write the trace {str(trace)!r}", str(error.strerror)) from None
 

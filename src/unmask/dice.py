@@ -46,13 +46,8 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
 
 def uniform(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
     """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast."""
-    shape = torch.broadcast_shapes(key.shape, slot.shape, column.shape)
-    key, slot, column = key.expand(shape), slot.expand(shape), column.expand(shape)
-    constant = torch.full_like(column, step)
-    a, b, _, _ = philox(
-        (slot & WORD, constant & WORD, column & WORD, torch.full_like(column, int(purpose))),
-        (key & WORD, (key >> 32) & WORD),
-    )
+    step_word, purpose_word = torch.full_like(column, step & WORD), torch.full_like(column, int(purpose))
+    a, b, _, _ = philox((slot & WORD, step_word, column & WORD, purpose_word), (key & WORD, (key >> 32) & WORD))
     # 52 bits and a half: never 0, never 1, exact in float64.
     return (((a >> 6) << 26 | (b >> 6)).double() + 0.5) * 2.0**-52
 

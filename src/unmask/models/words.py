@@ -7,55 +7,11 @@ import torch
 from unmask.models.table import Table
 
 ALPHABET = "aenrst"
-WORDS = [
-    "arenas",
-    "arrest",
-    "assent",
-    "assert",
-    "astern",
-    "asters",
-    "attest",
-    "easter",
-    "eaters",
-    "errant",
-    "errata",
-    "natter",
-    "nearer",
-    "neater",
-    "nester",
-    "ranter",
-    "rarest",
-    "raster",
-    "rattan",
-    "ratter",
-    "rennet",
-    "reseat",
-    "resent",
-    "retest",
-    "sanest",
-    "sateen",
-    "seater",
-    "senate",
-    "sennet",
-    "serene",
-    "setter",
-    "sneers",
-    "stares",
-    "stater",
-    "street",
-    "tanner",
-    "tartan",
-    "taster",
-    "tatter",
-    "teaser",
-    "tenant",
-    "tenner",
-    "tenser",
-    "terser",
-    "tester",
-    "treats",
-    "tsetse",
-]
+WORDS = (
+    "arenas arrest assent assert astern asters attest easter eaters errant errata natter nearer neater nester ranter "
+    "rarest raster rattan ratter rennet reseat resent retest sanest sateen seater senate sennet serene setter sneers "
+    "stares stater street tanner tartan taster tatter teaser tenant tenner tenser terser tester treats tsetse"
+).split()
 SLIP = (
     0.02  # chance that a letter is mistyped: small, so that words stand out, and not 0, so that nothing is impossible
 )

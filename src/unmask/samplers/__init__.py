@@ -1,4 +1,4 @@
-"""SAMPLERS: name -> function from settings to a Sampler. Its signature lists the settings, its docstring is the help."""
+"""SAMPLERS: name -> function from settings to a Sampler. Its signature lists the settings; its docstring is help."""
 
 from __future__ import annotations
 
