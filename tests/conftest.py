@@ -1,0 +1,16 @@
+"""Options of the whole test suite."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # one test per core; small tensors gain nothing from more
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--recordings",
+        default=str(Path(__file__).parent / "parity"),
+        help="folder with recordings of public implementations (toys/, decoders/, schedules.json)",
+    )
