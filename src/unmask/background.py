@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
@@ -50,16 +50,22 @@ def count(texts: Iterable[str], encode: Callable[[str], list[int]]) -> Backgroun
 
 
 def load(path: str | Path) -> Background:
-    """Read a table written by `Background.save` or by PC-Sampler's own tool."""
+    """Read a table written by `Background.save` or by PC-Sampler's own tool; a file is read once."""
+    stamp = Path(path).stat().st_mtime_ns if Path(path).exists() else 0
+    return _load(str(path), stamp)
+
+
+@lru_cache(maxsize=8)
+def _load(path: str, stamp: int) -> Background:
     way_out = "make one with `unmask frequencies TEXT --model MODEL -o FILE`"
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         counts = data.get("p_baseline_dict", data.get("token_frequency_dict"))
         table = Background({int(token): int(n) for token, n in counts.items()}, int(data["num_token"]))
     except OSError as error:
-        raise InputError(f"cannot read the background table {str(path)!r} ({error.strerror})", way_out) from None
+        raise InputError(f"cannot read the background table {path!r} ({error.strerror})", way_out) from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputError(f"{str(path)!r} is no background table", way_out) from None
+        raise InputError(f"{path!r} is no background table", way_out) from None
     if table.total <= 0 or any(token < 0 or n <= 0 for token, n in table.counts.items()):
-        raise InputError(f"{str(path)!r} holds a count or a token id that is not positive", way_out)
+        raise InputError(f"{path!r} holds a count or a token id that is not positive", way_out)
     return table

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from unmask.errors import unknown
+import torch
+
+from unmask.errors import ModelError, unknown
 from unmask.models.denoiser import Denoiser, Head, Tokenizer
 from unmask.models.table import Table
 from unmask.models.transformer import random_transformer
@@ -12,14 +14,17 @@ from unmask.models.words import words
 
 __all__ = ["MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load"]
 
-MODELS: dict[str, Callable[[], Denoiser]] = {
+MODELS: dict[str, Callable[..., Denoiser]] = {
     "table": words,
     "random": random_transformer,
 }
 
 
-def load(name: str) -> Denoiser:
-    """The denoiser of this name."""
+def load(name: str, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Denoiser:
+    """The denoiser of this name; `dtype` None is the model's own."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
-    return MODELS[name]()
+    try:
+        return MODELS[name](device) if dtype is None else MODELS[name](device, dtype)
+    except (RuntimeError, AssertionError) as error:  # torch raises either for a device that is not there
+        raise ModelError(f"cannot load {name} on {device}", str(error).splitlines()[0]) from None

@@ -83,4 +83,4 @@ class Table:
         fits = (given[:, None] == self.sequences) | (given[:, None] == state.vocab.mask)  # [R, A, limit]
         weights = fits.all(2) * self.probability  # [R, A]
         chances = (weights @ self._marks).view(len(rows), self.limit, -1) / weights.sum(1)[:, None, None]
-        return chances.log()[torch.arange(len(rows))[:, None], columns.clamp(min=0)], None
+        return chances.log()[torch.arange(len(rows), device=self.device)[:, None], columns.clamp(min=0)], None

@@ -92,12 +92,14 @@ class Transformer:
 
 
 def random_transformer(
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    *,
     seed: int = 0,
     width: int = 64,
     layers: int = 2,
     heads: int = 4,
     limit: int = 4096,
-    dtype: torch.dtype = torch.float32,
 ) -> Transformer:
     """A small network of random weights over letters, digits and a few signs: no sense, but every code path."""
     alphabet = string.ascii_lowercase + string.digits + " .,\n"
@@ -110,7 +112,7 @@ def random_transformer(
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.copy_(noise * (1.0 if parameter is network.embed.weight else parameter.shape[1] ** -0.5))
     return Transformer(
-        network.eval(),
+        network.to(device).eval(),
         Vocab(mask, (eos,), pad=eos),
         Characters(alphabet),
         sharpness=0.3,

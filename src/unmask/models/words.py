@@ -17,7 +17,7 @@ SLIP = (
 )
 
 
-def words() -> Table:
+def words(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float64) -> Table:
     """p(x): a word, equally likely, with every letter replaced by a random one with probability SLIP."""
     size = len(ALPHABET)
     joint = torch.zeros((size,) * 6, dtype=torch.float64)
@@ -28,4 +28,4 @@ def words() -> Table:
             typed[ALPHABET.index(letter)] += 1 - SLIP
             chance = chance[..., None] * typed
         joint += chance / len(WORDS)
-    return Table(joint, ALPHABET, name="table")
+    return Table(joint.to(device, dtype), ALPHABET, name="table")

@@ -1,0 +1,147 @@
+"""Recipe <-> command line: one flag for each setting, with its help and the samplers or searches that take it."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, settings
+from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
+from unmask.search import POTENTIALS, SCHEMES, SEARCHES
+
+
+def _or(names: Mapping[str, Any] | tuple[str, ...]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}"
+
+
+HELP: dict[str, str] = {
+    "sampler": "in which order positions are decided, and how many in a step; listed by `unmask samplers`",
+    "search": "how low-uncertainty paths are found; listed by `unmask searches`",
+    "length": "positions to generate after the prompt; by default as many as the model allows, at most 64",
+    "seed": "equal seeds give equal tokens; with --prompts each line takes the next seed",
+    "temperature": "of the tokens; 0 takes the most probable one",
+    "top_k": "draw only from this many most probable tokens",
+    "top_p": "draw only from the most probable tokens that reach this probability together",
+    "guidance": "scale of classifier-free guidance; 0 is off, more doubles the evaluations",
+    "ban": "token ids, or eos, that are never drawn; with commas, or the flag several times",
+    "late": "token ids, or eos, that may only be decided when nothing else is left; given like --ban",
+    "fill_tail": "fill all that follows a decided EOS at once",
+    "skip_tail": "leave all that follows a decided EOS out of the state entropy",
+    "scope": f"the masks that make up the state entropy: of the whole {_or(CHOICES['scope'])}",
+    "weight": f"what a state counts in the path entropy: the same for every {_or(CHOICES['weight'])} covered",
+    "steps": "planned steps; by default one for each open position",
+    "block_length": "open positions to a block; blocks are decided from left to right",
+    "select_temperature": "pick positions at random by their score at this temperature; 0 takes the best",
+    "bound": "entropy, in nats, that the positions decided in one step may add up to",
+    "threshold": "decide every position of at least this confidence",
+    "factor": "decide n positions at once as long as the n-th confidence is at least 1 - factor/(n + 1)",
+    "background": "file of token counts; `unmask frequencies` makes one",
+    "decay": "how much earlier positions are preferred",
+    "cap": "upper limit of the confidence after calibration",
+    "eta": "remasking strength: above 1 reopens more eagerly, 0 never",
+    "rule": f"how positions are ranked: {_or(P2_RULES)} for p2; {_or(DREAM_RULES)} for dream",
+    "draft": "share of the positions that is drafted before refining",
+    "reveal": "positions that are decided, or masked again, in a step",
+    "loops": "how often the least certain positions are decided anew",
+    "eps": "diffusion time at the end of the schedule",
+    "alg_temp": "pick positions at random by their score at this temperature; 0 takes the best",
+    "particles": "paths that are decoded side by side",
+    "every": "steps between two resamplings; smc: by default a quarter of the steps",
+    "strength": "how much low state entropy is favoured; smc: by default 5",
+    "potential": f"how state entropy becomes a weight: {_or(POTENTIALS)}",
+    "scheme": f"how copies are drawn from the weights: {_or(SCHEMES)}",
+    "target": "solve the strength for this effective sample size, a share of the particles",
+    "below": "resample only where the effective sample size is under this share of the particles",
+    "beams": "paths that go on after each resampling",
+    "candidates": "paths that each beam grows into",
+}
+
+GENERAL: dict[str, tuple[str, ...]] = {
+    "what is decoded": ("length", "seed"),
+    "how tokens are drawn": (
+        "temperature",
+        "top_k",
+        "top_p",
+        "guidance",
+        "ban",
+        "late",
+        "fill_tail",
+        "skip_tail",
+    ),
+    "path entropy": ("scope", "weight"),
+}
+
+
+def groups() -> dict[str, list[str]]:
+    """Headings and the settings under them, every setting once."""
+    samplers = [name for name in KINDS if takers(name, SAMPLERS)]
+    searches = [name for name in KINDS if takers(name, SEARCHES) and name not in samplers]
+    general = {title: list(names) for title, names in GENERAL.items()}
+    return {**general, "sampler settings": ["sampler", *samplers], "search settings": ["search", *searches]}
+
+
+def takers(name: str, registry: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    """The samplers or searches that take this setting, each with its default."""
+    return {
+        who: inspect.signature(build).parameters[name].default
+        for who, build in registry.items()
+        if name in settings(build)
+    }
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """A flag for every setting, in groups; the community's names too, unlisted."""
+    for title, names in groups().items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add(group, name, name, f"{HELP[name]}{_taken(name)}")
+    for alias, name in ALIASES.items():
+        _add(parser, alias, name, argparse.SUPPRESS)
+
+
+def _add(parser: argparse._ActionsContainer, flag: str, name: str, text: str) -> None:
+    option, text = spelled(flag), text if text == argparse.SUPPRESS else text.replace("%", "%%")
+    kind = KINDS[name].split(" ")[0].split("[")[0]
+    if kind == "bool":
+        parser.add_argument(option, dest=flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+    elif kind == "tuple":
+        parser.add_argument(option, dest=flag, action="append", metavar="IDS", help=text)
+    else:
+        metavar = {"int": "N", "float": "X"}.get(kind, "FILE" if name == "background" else "NAME")
+        parser.add_argument(option, dest=flag, metavar=metavar, help=text)
+
+
+def _taken(name: str) -> str:
+    """Who takes a setting and its defaults there, or its one default, in brackets."""
+    who = {**takers(name, SAMPLERS), **takers(name, SEARCHES)}
+    if who:
+        shown = [
+            taker if default is None else f"{taker} {default:g}" if isinstance(default, float) else f"{taker} {default}"
+            for taker, default in who.items()
+        ]
+        return f" [{', '.join(shown)}]"
+    default = next(field.default for field in fields(Recipe) if field.name == name)
+    return "" if default in (None, (), False) and default != 0.0 else f" [{default}]"
+
+
+def spelled(name: str) -> str:
+    """The flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def to_recipe(args: argparse.Namespace) -> Recipe:
+    """The recipe file, if there is one, with the flags that were given over it."""
+    given: dict[str, Any] = {}
+    for flag in [*KINDS, *ALIASES]:
+        value = getattr(args, flag)
+        if isinstance(value, list):
+            value = ",".join(value)
+        if value is not None:
+            given[flag] = parse(ALIASES.get(flag, flag), value) if isinstance(value, str) else value
+    replaced = {ALIASES.get(flag, flag) for flag in given}
+    base = {} if args.recipe is None else Recipe.load(args.recipe).to_dict()
+    return Recipe.from_dict({**{name: value for name, value in base.items() if name not in replaced}, **given})

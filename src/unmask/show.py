@@ -1,0 +1,175 @@
+"""Results and registries -> what people read in a terminal."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from unmask.decode import Result, Watch
+from unmask.flags import HELP, spelled
+from unmask.models.denoiser import Denoiser
+from unmask.trace import Event
+
+
+def console() -> Console:
+    """Standard output, taken as it is: no markup, and room for tables when it is no terminal."""
+    width = None if sys.stdout.isatty() else 120
+    return Console(markup=False, emoji=False, highlight=False, width=width)
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table; the columns named in `right` hold numbers."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def result(found: Result) -> None:
+    """The text, what it cost, and the other particles."""
+    print(found.text)
+    print(cost(found))
+    if len(found.particles) > 1:
+        console().print(particles(found))
+
+
+def cost(found: Result) -> str:
+    """One line: path entropy and the three counters."""
+    parts = [
+        f"path entropy {found.path_entropy:.3f} bits",
+        _many(found.steps, "step"),
+        _many(found.calls, "call"),
+        _many(found.evaluations, "evaluation"),
+    ]
+    if len(found.particles) > 1:
+        parts.append(f"{_many(len(found.particles), 'particle')} of {_many(found.lineages, 'lineage')}")
+    return " · ".join(parts)
+
+
+def particles(found: Result) -> Table:
+    """All particles; the chosen one has a mark."""
+    made = table("", "particle", "text", "path entropy", "steps", "began as", right=("path entropy", "steps"))
+    made.columns[2].no_wrap, made.columns[2].overflow = True, "ellipsis"
+    for place, particle in enumerate(found.particles):
+        mark = "▶" if place == found.chosen else ""
+        numbers = f"{particle.path_entropy:.3f}", str(particle.steps), str(particle.origin)
+        made.add_row(mark, str(place), one_line(particle.text), *numbers)
+    return made
+
+
+def one_line(text: str) -> str:
+    """Text for a cell of a table."""
+    return text.replace("\n", "↵")
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# --- registries ------------------------------------------------------------------------------------------------------
+
+Registry = Mapping[str, Callable[..., Any]]
+
+
+def entry(name: str, build: Callable[..., Any]) -> dict[str, Any]:
+    """What an entry of a registry says about itself, for JSON."""
+    words = inspect.cleandoc(build.__doc__ or "").split("\n\n")
+    return {
+        "name": name,
+        "summary": " ".join(words[0].split()),
+        "more": " ".join(" ".join(words[1:]).split()),
+        "settings": [
+            {"name": name, "default": _plain(setting.default), "help": HELP.get(name, "")}
+            for name, setting in inspect.signature(build).parameters.items()
+        ],
+    }
+
+
+def _plain(default: Any) -> Any:
+    return default if default is None or isinstance(default, int | float | str) else str(default)
+
+
+def registry(entries: Registry) -> Table:
+    """One line for each entry: what it is and its settings with their defaults."""
+    made = table("name", "what it is", "settings")
+    for name, build in entries.items():
+        about = entry(name, build)
+        shown = [_setting(setting) for setting in about["settings"]]
+        made.add_row(name, about["summary"], " ".join(shown))
+    return made
+
+
+def _setting(setting: dict[str, Any]) -> str:
+    return setting["name"] if setting["default"] is None else f"{setting['name']}={setting['default']}"
+
+
+def detail(about: dict[str, Any], flags: bool) -> None:
+    """One entry with all its settings, as flags if they are."""
+    print(f"{about['name']}: {about['summary']}")
+    if about["more"]:
+        print(about["more"])
+    if about["settings"]:
+        made = table("flag" if flags else "setting", "default", "what it does")
+        for setting in about["settings"]:
+            name = spelled(setting["name"]) if flags else setting["name"]
+            made.add_row(name, "" if setting["default"] is None else str(setting["default"]), setting["help"])
+        console().print(made)
+
+
+def facts(model: Denoiser) -> dict[str, Any]:
+    """What a loaded model says about itself."""
+    return {
+        "vocabulary": model.head.width,
+        "mask": model.vocab.mask,
+        "eos": list(model.vocab.eos),
+        "limit": model.limit,
+        "device": str(model.device),
+    }
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+def progress() -> Progress:
+    """A bar on standard error, only where that is a terminal."""
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+
+@contextmanager
+def following() -> Iterator[Watch | None]:
+    """A watcher that shows how many positions are decided; None where nobody would see it."""
+    with progress() as bar:
+        yield None if bar.disable else _follow(bar)
+
+
+def _follow(bar: Progress) -> Watch:
+    task = bar.add_task("step 0")
+    masked: list[set[int]] = []  # the masked columns of each row
+    mask = -1
+
+    def watch(event: Event) -> None:
+        nonlocal masked, mask
+        if event["event"] == "start":
+            mask, rows = event["mask"], [row for row in event["canvases"] for _ in range(event["particles"])]
+            masked = [{column for column, token in enumerate(row) if token == mask} for row in rows]
+            bar.update(task, total=sum(map(len, masked)))
+        elif event["event"] == "step":
+            masked = [set(masked[ancestor]) for ancestor in event.get("ancestors", range(len(masked)))]
+            for row, column, token, _ in event["changes"]:
+                (masked[row].add if token == mask else masked[row].discard)(column)
+            decided = bar.tasks[task].total or 0
+            bar.update(task, completed=decided - sum(map(len, masked)), description=f"step {event['step'] + 1}")
+
+    return watch
