@@ -78,14 +78,14 @@ def walk(
     denoiser: Denoiser, state: State, sampler: Sampler, search: Search, rules: Rules = Rules()
 ) -> Iterator[Moment]:
     """Decode, one Moment per step, until every row is done."""
-    rows, k = len(state.tokens), search.particles
+    rows, k = len(state.tokens), state.particles
     every = [search.every or max(1, planned // 4) for planned in state.budget[::k].tolist()]
     sight = _Sight(None, None, torch.ones_like(state.slot, dtype=torch.bool), torch.zeros_like(state.writable))
-    steps, evaluations = torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
-    calls = torch.zeros(rows // k, dtype=torch.int64)
+    steps = torch.zeros_like(state.slot)
+    calls, evaluations = torch.zeros(rows // k, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
 
     for step in itertools.count():
-        active = ~sampler.done(state, step)
+        active = ~sampler.done(state, step) & (state.open > 0)
         if not _any(active):
             break
         state = state.replace(time=sampler.time(state, step).where(active, state.time))
@@ -133,7 +133,7 @@ def walk(
                 entropy_weight=state.entropy_weight + weight,
             ),
         )
-        steps = steps + active.cpu()
+        steps = steps + active
         tally = Tally(steps, calls.clone(), evaluations.clone())
         yield Moment(step, state, before, active, entropy, resampled, sight.raw, tally)
 
@@ -169,11 +169,9 @@ def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor) -> _Ran
 def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: int) -> None:
     """Apply the head where it is wanted and not known yet; refuse what is no distribution."""
     need = want & ~sight.known
-    if sight.raw is not None and not _any(need):
+    if not _any(need):
         return
-    if sight.hidden is None:  # nothing is masked and nobody asks
-        sight.hidden = torch.zeros(*state.tokens.shape, 1, device=need.device)
-        need = torch.zeros_like(need)
+    assert sight.hidden is not None
     fresh = read.weigh(sight.hidden, denoiser.head, need, state.tokens)
     bad = (need & ~fresh.normaliser.isfinite()).any(1)
     if _any(bad):

@@ -121,7 +121,7 @@ def resample(search: Search, state: State, step: int, live: Tensor, due: Tensor,
 
     A row that is not live is neither replaced nor copied; a prompt with fewer than two live rows is left alone.
     """
-    k = search.particles
+    k = state.particles
     taking = live.view(-1, k) & due[:, None]
     taking = taking & (taking.sum(1, keepdim=True) > 1)
     total = taking.sum(1)
