@@ -41,8 +41,14 @@ class Tally:
     """What a walk has cost so far. Two methods are compared at equal evaluations."""
 
     steps: Tensor  # [B] int64: turns of the loop that a row took
-    calls: Tensor  # [P] int64: times the network ran with a row of this prompt in it
-    evaluations: Tensor  # [B] int64: rows that went through the network for this slot
+    calls: Tensor  # [P] int64, on the host: times the network ran with a row of this prompt in it
+    evaluations: Tensor  # [B] int64, on the host: rows that went through the network for this slot
+
+    def called(self, rows: Tensor, cost: int) -> Tally:  # rows [R], on the host
+        """After a call with these rows."""
+        prompts = torch.unique(rows // (len(self.evaluations) // len(self.calls)))
+        one, each = torch.ones_like(prompts), torch.full_like(rows, cost)
+        return Tally(self.steps, self.calls.index_add(0, prompts, one), self.evaluations.index_add(0, rows, each))
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,10 @@ class _Sight:
         self.hidden, self.raw = self.hidden[ancestors], read.rows(self.raw, ancestors)
         self.stale, self.known = self.stale[ancestors], self.known[ancestors]
 
+    def forget(self, changed: Tensor) -> None:  # [B] bool
+        self.stale = self.stale | changed
+        self.known = self.known & ~self.stale[:, None]
+
 
 def walk(
     denoiser: Denoiser, state: State, sampler: Sampler, search: Search, rules: Rules = Rules()
@@ -81,8 +91,8 @@ def walk(
     rows, k = len(state.tokens), state.particles
     every = [search.every or max(1, planned // 4) for planned in state.budget[::k].tolist()]
     sight = _Sight(None, None, torch.ones_like(state.slot, dtype=torch.bool), torch.zeros_like(state.writable))
-    steps = torch.zeros_like(state.slot)
-    calls, evaluations = torch.zeros(rows // k, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
+    none = torch.zeros(rows, dtype=torch.int64)
+    tally = Tally(torch.zeros_like(state.slot), none[::k], none)
 
     for step in itertools.count():
         active = ~sampler.done(state, step) & (state.open > 0)
@@ -92,14 +102,9 @@ def walk(
         counted = _counted(state, sampler, step, rules) & active[:, None]
         want = (sampler.want(state, step) & active[:, None]) | counted
 
-        ran = _look(denoiser, state, sight, want)
-        if ran is not None:
-            state = state.replace(cache=ran.cache)
-            evaluations[ran.rows] += denoiser.cost
-            calls[torch.unique(ran.rows // k)] += 1
-        _weigh(denoiser, state, sight, want, step)
-        assert sight.raw is not None
-        entropy = state_entropy(sight.raw.entropy, counted)
+        state, tally = _look(denoiser, state, sight, want, tally)
+        raw = _weigh(denoiser, state, sight, want, step)
+        entropy = state_entropy(raw.entropy, counted)
         state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
 
         resampled = None
@@ -111,33 +116,15 @@ def walk(
             sight.resample(resampled.ancestors)
             counted = counted[resampled.ancestors]
 
-        tokens = sampler.act(_turn(denoiser, state, sight, step, rules))
-        tokens = tokens.where(state.writable & active[:, None], state.tokens)
-        after = state.replace(tokens=tokens)
-        if rules.fill_tail:
-            after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
-        changed = (after.tokens != state.tokens).any(1)
-        if not sampler.scheduled and _any(active & ~changed):
-            row = _first(active & ~changed)
-            raise ProgressError(
-                f"step {step}, row {row}: the sampler decided nothing", "a sampler without a schedule must go on"
-            )
-        sight.stale = sight.stale | changed | denoiser.timed
-        sight.known = sight.known & ~sight.stale[:, None]
+        turn = _turn(denoiser, state, sight, step, rules)
+        after = _act(sampler, turn, active, rules)
+        sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
+        after = _remember(state, after, active & counted.any(1), rules)
+        tally = replace(tally, steps=tally.steps + active)
+        yield Moment(step, after, state.tokens, active, entropy, resampled, turn.raw, tally)
+        state = after
 
-        weight = _weight(state, after, rules).where(active & counted.any(1), 0.0)
-        before, state = (
-            state.tokens,
-            after.replace(
-                entropy_sum=state.entropy_sum + torch.where(weight > 0, state.entropy * weight, 0.0),
-                entropy_weight=state.entropy_weight + weight,
-            ),
-        )
-        steps = steps + active
-        tally = Tally(steps, calls.clone(), evaluations.clone())
-        yield Moment(step, state, before, active, entropy, resampled, sight.raw, tally)
-
-    if _any(state.masked.any(1)):
+    if _any(state.masked):
         raise ProgressError(
             f"row {_first(state.masked.any(1))}: the sampler's schedule ended with positions still masked",
             "its counts must reach every masked position",
@@ -147,43 +134,48 @@ def walk(
 # --- the parts of a step ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Ran:
-    rows: Tensor  # [R] int64, on the host
-    cache: object
+def _counted(state: State, sampler: Sampler, step: int, rules: Rules) -> Tensor:  # [B, L] bool
+    """The positions whose entropies make up the state entropy."""
+    counted = state.masked
+    if rules.scope == "block":
+        counted = counted & sampler.region(state, step)
+    if rules.skip_tail:
+        counted = counted & ~tail(state)
+    return counted
 
 
-def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor) -> _Ran | None:
+def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, tally: Tally) -> tuple[State, Tally]:
     """Run the network on the rows whose canvas it has not seen and that somebody asks about."""
     rows = (sight.stale & (want & ~sight.known).any(1)).nonzero()[:, 0]
     if not len(rows):
-        return None
+        return state, tally
     hidden, cache = denoiser.look(state, rows)
     if sight.hidden is None and len(rows) < len(state.tokens):
         sight.hidden = hidden.new_zeros(len(state.tokens), *hidden.shape[1:])
     sight.hidden = hidden if sight.hidden is None else sight.hidden.index_copy(0, rows, hidden)
     sight.stale = sight.stale.index_fill(0, rows, False)
-    return _Ran(rows.cpu(), cache)
+    return state.replace(cache=cache), tally.called(rows.cpu(), denoiser.cost)
 
 
-def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: int) -> None:
+def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: int) -> Raw:
     """Apply the head where it is wanted and not known yet; refuse what is no distribution."""
     need = want & ~sight.known
-    if not _any(need):
-        return
-    assert sight.hidden is not None
-    fresh = read.weigh(sight.hidden, denoiser.head, need, state.tokens)
-    bad = (need & ~fresh.normaliser.isfinite()).any(1)
-    if _any(bad):
-        row = _first(bad)
-        what = "NaN or +inf" if _any(fresh.normaliser[row].isnan() | fresh.normaliser[row].isposinf()) else "all -inf"
-        raise ModelError(
-            f"step {step}, row {row} (prompt {row // state.particles}, particle {row % state.particles}): "
-            f"{denoiser.name} gave logits that are {what}",
-            "check its weights, dtype and input",
-        )
-    sight.raw = read.merge(fresh, sight.raw, need)
-    sight.known = sight.known | need
+    if _any(need):
+        assert sight.hidden is not None
+        fresh = read.weigh(sight.hidden, denoiser.head, need, state.tokens)
+        bad = need & ~fresh.normaliser.isfinite()
+        if _any(bad):
+            row = _first(bad.any(1))
+            what = "all -inf" if _any(fresh.normaliser[row][bad[row]].isneginf()) else "NaN or +inf"
+            raise ModelError(
+                f"step {step}, row {row} (prompt {row // state.particles}, particle {row % state.particles}): "
+                f"{denoiser.name} gave logits that are {what}",
+                "check its weights, dtype and input",
+            )
+        sight.raw = read.merge(fresh, sight.raw, need)
+        sight.known = sight.known | need
+    assert sight.raw is not None
+    return sight.raw
 
 
 def _turn(denoiser: Denoiser, state: State, sight: _Sight, step: int, rules: Rules) -> Turn:
@@ -202,22 +194,31 @@ def _turn(denoiser: Denoiser, state: State, sight: _Sight, step: int, rules: Rul
     return Turn(state, step, raw, draw, rules.late)
 
 
-def _counted(state: State, sampler: Sampler, step: int, rules: Rules) -> Tensor:  # [B, L] bool
-    """The positions whose entropies make up the state entropy."""
-    counted = state.masked
-    if rules.scope == "block":
-        counted = counted & sampler.region(state, step)
-    if rules.skip_tail:
-        counted = counted & ~tail(state)
-    return counted
+def _act(sampler: Sampler, turn: Turn, active: Tensor, rules: Rules) -> State:
+    """Let the sampler move the active rows on; whatever it answers, given positions stay."""
+    state = turn.state
+    tokens = sampler.act(turn).where(state.writable & active[:, None], state.tokens)
+    after = state.replace(tokens=tokens)
+    if rules.fill_tail:
+        after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
+    still = active & (after.tokens == state.tokens).all(1)
+    if not sampler.scheduled and _any(still):
+        raise ProgressError(
+            f"step {turn.step}, row {_first(still)}: the sampler decided nothing",
+            "one without a schedule must decide at least one position in every step",
+        )
+    return after
 
 
-def _weight(before: State, after: State, rules: Rules) -> Tensor:  # [B] float64
-    """The weight of a state in the path entropy: 1, or the share of open positions that its step decided."""
-    if rules.weight == "step":
-        return torch.ones_like(before.entropy_sum)
-    decided = (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0)
-    return decided / before.open.double()
+def _remember(before: State, after: State, counts: Tensor, rules: Rules) -> State:  # counts [B] bool
+    """Add the step's state entropy to the path: with weight 1, or with the share of open positions decided."""
+    weight = counts.double()
+    if rules.weight == "time":
+        weight = weight * (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0) / before.open.clamp(min=1)
+    return after.replace(
+        entropy_sum=before.entropy_sum + torch.where(weight > 0, before.entropy * weight, 0.0),
+        entropy_weight=before.entropy_weight + weight,
+    )
 
 
 def tail(state: State) -> Tensor:  # [B, L] bool
