@@ -81,7 +81,7 @@ def start(
     tokens = torch.tensor([[vocab.pad] * (longest - len(c.tokens)) + c.tokens for c in canvases])
     attend = torch.tensor([[False] * (longest - len(c.tokens)) + [True] * len(c.tokens) for c in canvases])
     writable = (tokens == vocab.mask) & attend
-    keys = torch.tensor(list(seeds))
+    keys = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])  # any integer, folded into 64 bits
     tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
     return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
 

@@ -13,6 +13,8 @@ from unmask.models.denoiser import Head, Tokenizer
 from unmask.models.text import Characters
 from unmask.state import State, Vocab
 
+CHUNK = 1 << 22  # sequences weighed at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -80,7 +82,14 @@ class Table:
         source = (~state.attend[rows]).sum(1, keepdim=True) + torch.arange(self.limit, device=self.device)
         inside = source < tokens.shape[1]
         given = tokens.gather(1, source.clamp(max=tokens.shape[1] - 1)).where(inside, state.vocab.mask)  # [R, limit]
-        fits = (given[:, None] == self.sequences) | (given[:, None] == state.vocab.mask)  # [R, A, limit]
-        weights = fits.all(2) * self.probability  # [R, A]
-        chances = (weights @ self._marks).view(len(rows), self.limit, -1) / weights.sum(1)[:, None, None]
+        size = max(1, CHUNK // len(self.sequences))
+        chances = torch.cat([self._conditionals(given[i : i + size]) for i in range(0, len(given), size)])
         return chances.log()[torch.arange(len(rows), device=self.device)[:, None], columns.clamp(min=0)], None
+
+    def _conditionals(self, given: Tensor) -> Tensor:  # [R, limit] -> [R, limit, V]
+        weights = self.probability.expand(len(given), -1)  # [R, A]
+        for place in range(self.limit):
+            at = given[:, place : place + 1]
+            weights = weights * ((at == self.sequences[:, place]) | (at == self.vocab.mask))
+        chances = (weights @ self._marks).view(len(given), self.limit, -1)
+        return chances / weights.sum(1)[:, None, None]
