@@ -72,9 +72,7 @@ class Table:
 
     def log_probability(self, tokens: list[int]) -> float:
         """The exact log-probability (nats) of a sequence or of its beginning."""
-        given = torch.tensor(tokens, device=self.device)
-        fits = (self.sequences[:, : len(tokens)] == given).all(1)
-        return float(self.probability[fits].sum().log())
+        return float((self.joint[tuple(tokens)].sum() / self.joint.sum()).log())
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
         """Log conditionals of every position given all decided ones, as hidden states of an identity head."""
@@ -82,14 +80,17 @@ class Table:
         source = (~state.attend[rows]).sum(1, keepdim=True) + torch.arange(self.limit, device=self.device)
         inside = source < tokens.shape[1]
         given = tokens.gather(1, source.clamp(max=tokens.shape[1] - 1)).where(inside, state.vocab.mask)  # [R, limit]
+        given, same = torch.unique(given, dim=0, return_inverse=True)
         size = max(1, CHUNK // len(self.sequences))
         chances = torch.cat([self._conditionals(given[i : i + size]) for i in range(0, len(given), size)])
-        return chances.log()[torch.arange(len(rows), device=self.device)[:, None], columns.clamp(min=0)], None
+        return chances.log()[same[:, None], columns.clamp(min=0)], None
 
     def _conditionals(self, given: Tensor) -> Tensor:  # [R, limit] -> [R, limit, V]
-        weights = self.probability.expand(len(given), -1)  # [R, A]
-        for place in range(self.limit):
-            at = given[:, place : place + 1]
-            weights = weights * ((at == self.sequences[:, place]) | (at == self.vocab.mask))
+        letters = torch.arange(self.joint.shape[0], device=self.device)
+        fits = (given[:, :, None] == letters) | (given[:, :, None] == self.vocab.mask)  # [R, limit, V]
+        agrees = fits[:, 0].to(self.joint.dtype)
+        for place in range(1, self.limit):
+            agrees = (agrees[:, :, None] * fits[:, place, None]).flatten(1)
+        weights = agrees * self.probability  # [R, A]
         chances = (weights @ self._marks).view(len(given), self.limit, -1)
         return chances / weights.sum(1)[:, None, None]
