@@ -36,7 +36,10 @@ class Background:
     def save(self, path: str | Path) -> None:
         """Write the public layout: `num_token` and `p_baseline_dict`."""
         text = json.dumps({"num_token": self.total, "p_baseline_dict": {str(k): v for k, v in self.counts.items()}})
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        try:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write the background table {str(path)!r}", str(error.strerror)) from None
 
 
 def count(texts: Iterable[str], encode: Callable[[str], list[int]]) -> Background:

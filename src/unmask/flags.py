@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, settings
+from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, read_settings, takers
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
 from unmask.search import POTENTIALS, SCHEMES, SEARCHES
 
@@ -33,11 +32,11 @@ HELP: dict[str, str] = {
     "skip_tail": "leave all that follows a decided EOS out of the state entropy",
     "scope": f"the masks that make up the state entropy: of the whole {_or(CHOICES['scope'])}",
     "weight": f"what a state counts in the path entropy: the same for every {_or(CHOICES['weight'])} covered",
-    "steps": "planned steps; by default one for each open position",
+    "steps": "planned steps; by default one for each open position (fast-dllm: as few as its threshold allows)",
     "block_length": "open positions to a block; blocks are decided from left to right",
     "select_temperature": "pick positions at random by their score at this temperature; 0 takes the best",
     "bound": "entropy, in nats, that the positions decided in one step may add up to",
-    "threshold": "decide every position of at least this confidence",
+    "threshold": "decide every position of at least this confidence; by default 0.9, where it is in use",
     "factor": "decide n positions at once as long as the n-th confidence is at least 1 - factor/(n + 1)",
     "background": "file of token counts; `unmask frequencies` makes one",
     "decay": "how much earlier positions are preferred",
@@ -70,9 +69,8 @@ GENERAL: dict[str, tuple[str, ...]] = {
         "ban",
         "late",
         "fill_tail",
-        "skip_tail",
     ),
-    "path entropy": ("scope", "weight"),
+    "path entropy": ("scope", "weight", "skip_tail"),
 }
 
 
@@ -82,15 +80,6 @@ def groups() -> dict[str, list[str]]:
     searches = [name for name in KINDS if takers(name, SEARCHES) and name not in samplers]
     general = {title: list(names) for title, names in GENERAL.items()}
     return {**general, "sampler settings": ["sampler", *samplers], "search settings": ["search", *searches]}
-
-
-def takers(name: str, registry: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
-    """The samplers or searches that take this setting, each with its default."""
-    return {
-        who: inspect.signature(build).parameters[name].default
-        for who, build in registry.items()
-        if name in settings(build)
-    }
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -118,14 +107,21 @@ def _add(parser: argparse._ActionsContainer, flag: str, name: str, text: str) ->
 def _taken(name: str) -> str:
     """Who takes a setting and its defaults there, or its one default, in brackets."""
     who = {**takers(name, SAMPLERS), **takers(name, SEARCHES)}
+    defaults = list(who.values())
+    if len(who) > 1 and defaults[0] is not None and defaults == defaults[:1] * len(who):
+        return f" [{', '.join(who)}: {_plain(defaults[0])}]"
     if who:
-        shown = [
-            taker if default is None else f"{taker} {default:g}" if isinstance(default, float) else f"{taker} {default}"
-            for taker, default in who.items()
-        ]
-        return f" [{', '.join(shown)}]"
+        return f" [{', '.join(_with(taker, default) for taker, default in who.items())}]"
     default = next(field.default for field in fields(Recipe) if field.name == name)
-    return "" if default in (None, (), False) and default != 0.0 else f" [{default}]"
+    return "" if default is None or default is False or default == () else f" [{_plain(default)}]"
+
+
+def _with(taker: str, default: Any) -> str:
+    return taker if default is None else f"{taker} {_plain(default)}"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def spelled(name: str) -> str:
@@ -143,5 +139,6 @@ def to_recipe(args: argparse.Namespace) -> Recipe:
         if value is not None:
             given[flag] = parse(ALIASES.get(flag, flag), value) if isinstance(value, str) else value
     replaced = {ALIASES.get(flag, flag) for flag in given}
-    base = {} if args.recipe is None else Recipe.load(args.recipe).to_dict()
-    return Recipe.from_dict({**{name: value for name, value in base.items() if name not in replaced}, **given})
+    base = {} if args.recipe is None else read_settings(args.recipe)
+    kept = {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced}
+    return Recipe.from_dict({**kept, **given})

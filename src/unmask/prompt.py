@@ -16,6 +16,7 @@ from unmask.samplers.turn import Sampler
 from unmask.state import State, begin
 
 MARKER = "[MASK]"  # one hole; [MASK*8] is eight
+HOLE = re.compile(r"(\[MASK(?:\*\d{1,18})?\])")
 Text = str | Sequence[int]
 
 
@@ -32,6 +33,7 @@ def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:
     if length is None or length < 1:
         raise InputError(f"length is {length}", "say how many positions to generate, at least 1")
     ids = _encode(denoiser, prompt)
+    _check_fits(denoiser, len(ids) + length, "shorten the prompt or the length")
     if denoiser.vocab.mask in ids:
         raise InputError(
             f"the prompt holds the mask id {denoiser.vocab.mask} at position {ids.index(denoiser.vocab.mask)}",
@@ -42,13 +44,16 @@ def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:
 
 def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
     """Text with markers, or ids with the mask id, at the open positions."""
-    if isinstance(canvas, str):
-        tokens: list[int] = []
-        for part in re.split(r"(\[MASK(?:\*\d+)?\])", canvas):
-            hole = re.fullmatch(r"\[MASK(?:\*(\d+))?\]", part)
-            tokens += [denoiser.vocab.mask] * int(hole[1] or 1) if hole else _encode(denoiser, part)
-    else:
-        tokens = _encode(denoiser, canvas)
+    way_out = "make the canvas shorter"
+    tokens: list[int] = []
+    for part in HOLE.split(canvas) if isinstance(canvas, str) else [canvas]:
+        if isinstance(part, str) and HOLE.fullmatch(part):
+            width = int(part[6:-1] or 1)
+            _check_fits(denoiser, len(tokens) + width, way_out)
+            tokens += [denoiser.vocab.mask] * width
+        else:
+            tokens += _encode(denoiser, part)
+    _check_fits(denoiser, len(tokens), way_out)
     if denoiser.vocab.mask not in tokens:
         raise InputError("the canvas has no hole", f"write {MARKER} (or [MASK*8] for eight) where text is missing")
     return Canvas(tokens, 0)
@@ -70,11 +75,7 @@ def start(
     if not canvases:
         raise InputError("there is nothing to decode", "give at least one prompt or canvas")
     longest = max(len(canvas.tokens) for canvas in canvases)
-    if denoiser.limit is not None and longest > denoiser.limit:
-        raise InputError(
-            f"a canvas of {longest} positions is longer than {denoiser.name} allows ({denoiser.limit})",
-            "shorten the prompt or the length",
-        )
+    _check_fits(denoiser, longest, "make the canvas shorter")
     _check_blocks(denoiser, canvases, sampler)
     _check_memory(denoiser, len(canvases), particles, longest)
     vocab = denoiser.vocab
@@ -84,6 +85,15 @@ def start(
     keys = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])  # any integer, folded into 64 bits
     tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
     return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
+
+
+def _check_fits(denoiser: Denoiser, length: int, way_out: str) -> None:
+    """Refuse a canvas that the model or the memory cannot take, before it is laid out."""
+    if denoiser.limit is not None and length > denoiser.limit:
+        raise InputError(
+            f"a canvas of {length} positions is longer than {denoiser.name} allows ({denoiser.limit})", way_out
+        )
+    _check_memory(denoiser, 1, 1, length)
 
 
 def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampler) -> None:

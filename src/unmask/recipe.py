@@ -82,11 +82,11 @@ class Recipe:
         for name, value in self.to_dict().items():
             object.__setattr__(self, name, _checked(name, value))
         for name in SPECIFIC & set(self.to_dict()):
-            mine = [*settings(SAMPLERS[self.sampler]), *settings(SEARCHES[self.search])]
-            if name not in mine:
+            if name not in [*settings(SAMPLERS[self.sampler]), *settings(SEARCHES[self.search])]:
+                who = [other for registry in (SAMPLERS, SEARCHES) for other in takers(name, registry)]
                 raise SettingError(
                     f"{name} has no effect on sampler {self.sampler} with search {self.search}",
-                    f"they take {', '.join(mine)}",
+                    f"leave it out, or use {' or '.join(who)}",
                 )
         sampler = self.build_sampler()
         if self.scope == "block" and sampler.block_length is None:
@@ -168,30 +168,16 @@ class Recipe:
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
-        return cls._from(lambda: json.loads(text), "JSON")
+        return cls.from_dict(_table(json.loads, text, "JSON"))
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
-        return cls._from(lambda: tomllib.loads(text), "TOML")
+        return cls.from_dict(_table(tomllib.loads, text, "TOML"))
 
     @classmethod
     def load(cls, path: str | Path) -> Recipe:
         """From a .toml or .json file."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingError(f"cannot read the recipe {str(path)!r}", str(error)) from None
-        return cls.from_json(text) if Path(path).suffix == ".json" else cls.from_toml(text)
-
-    @classmethod
-    def _from(cls, read: Callable[[], Any], layout: str) -> Recipe:
-        try:
-            values = read()
-        except ValueError as error:
-            raise SettingError(f"the recipe is no {layout}", str(error)) from None
-        if not isinstance(values, dict):
-            raise SettingError("a recipe is a table of names and values", f"this {layout} is a {type(values).__name__}")
-        return cls.from_dict(values)
+        return cls.from_dict(read_settings(path))
 
 
 # --- what the settings may be ----------------------------------------------------------------------------------------
@@ -232,6 +218,35 @@ def settings(build: Callable[..., Any]) -> list[str]:
 SPECIFIC = {name for build in [*SAMPLERS.values(), *SEARCHES.values()] for name in settings(build)}
 
 
+def takers(name: str, registry: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    """The samplers or searches that take this setting, each with its default."""
+    return {
+        who: inspect.signature(build).parameters[name].default
+        for who, build in registry.items()
+        if name in settings(build)
+    }
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The names and values of a .toml or .json file, before they are a Recipe."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise SettingError(f"cannot read the recipe {str(path)!r}", str(reason)) from None
+    return _table(json.loads, text, "JSON") if Path(path).suffix == ".json" else _table(tomllib.loads, text, "TOML")
+
+
+def _table(read: Callable[[str], Any], text: str, layout: str) -> dict[str, Any]:
+    try:
+        values = read(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingError(f"the recipe is no {layout}", str(error).splitlines()[0]) from None
+    if not isinstance(values, dict):
+        raise SettingError("a recipe is a table of names and values", f"this {layout} is a {type(values).__name__}")
+    return values
+
+
 def parse(name: str, text: str) -> Any:
     """A value of the setting `name` from text."""
     kind = KINDS.get(name, "str")
@@ -261,11 +276,11 @@ def _checked(name: str, value: Any) -> Any:
         raise unknown(name, value, CHOICES[name])
     if name in RANGES:
         low, high, closed = RANGES[name]
-        if not (low <= value <= high) or (value == low and not closed) or (kind == "float" and math.isinf(value)):
-            least = f"{'at least' if closed else 'above'} {low:g}"
-            raise SettingError(
-                f"{name} is {value:g}", f"it must be {least}" + (f" and at most {high:g}" if high < 2**31 else "")
-            )
+        what = f"{name} is {value:{'d' if kind == 'int' else 'g'}}"
+        if not (value >= low if closed else value > low):
+            raise SettingError(what, f"it must be {'at least' if closed else 'above'} {low}")
+        if value > high or value == math.inf:
+            raise SettingError(what, f"it must be {'finite' if high == math.inf else f'at most {high}'}")
     return value
 
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Table as Grid
 
 from unmask.decode import Result, Watch
-from unmask.flags import HELP, spelled
 from unmask.models.denoiser import Denoiser
 from unmask.trace import Event
 
@@ -25,9 +24,9 @@ def console() -> Console:
     return Console(markup=False, emoji=False, highlight=False, width=width)
 
 
-def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+def grid(*columns: str, right: tuple[str, ...] = ()) -> Grid:
     """An empty table; the columns named in `right` hold numbers."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Grid(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
@@ -57,10 +56,9 @@ def cost(found: Result) -> str:
     return " · ".join(parts)
 
 
-def particles(found: Result) -> Table:
+def particles(found: Result) -> Grid:
     """All particles; the chosen one has a mark."""
-    made = table("", "particle", "text", "path entropy", "steps", "began as", right=("path entropy", "steps"))
-    made.columns[2].no_wrap, made.columns[2].overflow = True, "ellipsis"
+    made = grid("", "particle", "text", "path entropy", "steps", "began as", right=("path entropy", "steps"))
     for place, particle in enumerate(found.particles):
         mark = "▶" if place == found.chosen else ""
         numbers = f"{particle.path_entropy:.3f}", str(particle.steps), str(particle.origin)
@@ -68,9 +66,9 @@ def particles(found: Result) -> Table:
     return made
 
 
-def one_line(text: str) -> str:
-    """Text for a cell of a table."""
-    return text.replace("\n", "↵")
+def one_line(text: str, most: int = 32) -> str:
+    """Text for a cell of a table: on one line, and short enough for the other columns."""
+    return (text if len(text) <= most else text[: most - 1] + "…").replace("\n", "↵")
 
 
 def _many(number: int, noun: str) -> str:
@@ -79,18 +77,16 @@ def _many(number: int, noun: str) -> str:
 
 # --- registries ------------------------------------------------------------------------------------------------------
 
-Registry = Mapping[str, Callable[..., Any]]
 
-
-def entry(name: str, build: Callable[..., Any]) -> dict[str, Any]:
-    """What an entry of a registry says about itself, for JSON."""
+def entry(name: str, build: Callable[..., Any], helps: Mapping[str, str]) -> dict[str, Any]:
+    """What an entry of a registry says about itself, for JSON; `helps` explains settings."""
     words = inspect.cleandoc(build.__doc__ or "").split("\n\n")
     return {
         "name": name,
         "summary": " ".join(words[0].split()),
         "more": " ".join(" ".join(words[1:]).split()),
         "settings": [
-            {"name": name, "default": _plain(setting.default), "help": HELP.get(name, "")}
+            {"name": name, "default": _plain(setting.default), "help": helps.get(name, "")}
             for name, setting in inspect.signature(build).parameters.items()
         ],
     }
@@ -100,13 +96,11 @@ def _plain(default: Any) -> Any:
     return default if default is None or isinstance(default, int | float | str) else str(default)
 
 
-def registry(entries: Registry) -> Table:
+def registry(entries: Sequence[dict[str, Any]]) -> Grid:
     """One line for each entry: what it is and its settings with their defaults."""
-    made = table("name", "what it is", "settings")
-    for name, build in entries.items():
-        about = entry(name, build)
-        shown = [_setting(setting) for setting in about["settings"]]
-        made.add_row(name, about["summary"], " ".join(shown))
+    made = grid("name", "what it is", "settings")
+    for about in entries:
+        made.add_row(about["name"], about["summary"], " ".join(map(_setting, about["settings"])))
     return made
 
 
@@ -114,17 +108,19 @@ def _setting(setting: dict[str, Any]) -> str:
     return setting["name"] if setting["default"] is None else f"{setting['name']}={setting['default']}"
 
 
-def detail(about: dict[str, Any], flags: bool) -> None:
-    """One entry with all its settings, as flags if they are."""
+def detail(about: dict[str, Any]) -> None:
+    """One entry with all its settings."""
     print(f"{about['name']}: {about['summary']}")
     if about["more"]:
         print(about["more"])
     if about["settings"]:
-        made = table("flag" if flags else "setting", "default", "what it does")
+        made = grid("setting", "default", "what it does")
         for setting in about["settings"]:
-            name = spelled(setting["name"]) if flags else setting["name"]
-            made.add_row(name, "" if setting["default"] is None else str(setting["default"]), setting["help"])
+            default = "" if setting["default"] is None else str(setting["default"])
+            made.add_row(setting["name"], default, setting["help"])
         console().print(made)
+    for name, value in about.get("facts", {}).items():
+        print(f"{name}: {value}")
 
 
 def facts(model: Denoiser) -> dict[str, Any]:

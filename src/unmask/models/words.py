@@ -18,7 +18,7 @@ SLIP = (
 
 
 def words(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float64) -> Table:
-    """p(x): a word, equally likely, with every letter replaced by a random one with probability SLIP."""
+    """Six-letter words over aenrst, each letter now and then mistyped; every probability is exact."""
     size = len(ALPHABET)
     joint = torch.zeros((size,) * 6, dtype=torch.float64)
     for word in WORDS:

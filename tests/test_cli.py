@@ -1,0 +1,370 @@
+"""The command line: every command, every example of its help, every failure in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unmask import MODELS, SAMPLERS, SEARCHES, Recipe, __version__, decode, decode_batch, flags, load, show, trace
+from unmask.cli import COMMANDS, main
+from unmask.recipe import ALIASES, KINDS, settings
+
+EVEN = ["--sampler", "uniform", "--steps", "3", "--temperature", "1"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command that must work; its standard output."""
+
+    def runs(*argv: str) -> str:
+        status = main(list(argv))
+        out, err = capsys.readouterr()
+        assert (status, err) == (0, "")
+        return out
+
+    return runs
+
+
+@pytest.fixture
+def fails(capsys):
+    """Run a command that must fail; its one line of standard error."""
+
+    def fail(*argv: str) -> str:
+        status = main(list(argv))
+        out, err = capsys.readouterr()
+        assert (status, out) == (2, "")
+        assert re.fullmatch(r"unmask: error: [^\n]+\n", err)
+        return err
+
+    return fail
+
+
+# --- generate --------------------------------------------------------------------------------------------------------
+
+
+def test_prints_text_and_cost(run):
+    text, cost = run("generate", "se").splitlines()
+    result = decode(load("table"), "se", recipe=Recipe(length=4))
+    assert text == result.text
+    assert cost == f"path entropy {result.path_entropy:.3f} bits · 4 steps · 4 calls · 4 evaluations"
+
+
+def test_particles_are_shown_and_the_chosen_one_has_a_mark(run):
+    out = run("generate", *EVEN, "--search", "smc", "--particles", "4", "--every", "1", "--seed", "3")
+    recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=6, search="smc", particles=4, every=1, seed=3)
+    result = decode(load("table"), recipe=recipe)
+    assert out.startswith(f"{result.text}\n")
+    assert f"12 evaluations · 4 particles of {result.lineages} lineage" in out
+    rows = [line.split() for line in out.splitlines() if f" {result.path_entropy:.3f} " in line]
+    assert ["▶", str(result.chosen), result.text] in [row[:3] for row in rows]
+    assert all(particle.text in out for particle in result.particles)
+
+
+def test_json_is_one_object_and_nothing_else(run):
+    out = run("generate", "se", *EVEN, "--search", "best-of-n", "--seed", "5", "--json")
+    assert out.count("\n") == 1
+    found = json.loads(out)
+    recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=4, search="best-of-n", seed=5)
+    expected = {"model": "table", "prompt": "se", **decode(load("table"), "se", recipe=recipe).to_dict()}
+    assert found.pop("seconds") > 0
+    assert found == {name: value for name, value in expected.items() if name != "seconds"}
+
+
+def test_canvas(run):
+    text = run("generate", "--canvas", "t[MASK*4]t").split("\n")[0]
+    assert text == decode(load("table"), canvas="t[MASK*4]t").text
+    assert re.fullmatch("t[aenrst]{4}t", text)
+    assert run("generate", "--canvas", "senat[MASK]").startswith("senate\n")
+
+
+def test_standard_input(run, monkeypatch):
+    plain = run("generate", "se")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("se\n"))
+    assert run("generate", "-") == plain
+    monkeypatch.setattr(sys, "stdin", io.StringIO("t[MASK*4]t\n"))
+    assert run("generate", "--canvas", "-").startswith("t")
+
+
+def test_prompts_are_decoded_together(run, here):
+    Path("prompts").write_text("s\n\nnea\n")
+    given = ["--prompts", "prompts", "--length", "3", *EVEN, "--seed", "7"]
+    lines = run("generate", *given, "--json").splitlines()
+    recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=3, seed=7)
+    results = decode_batch(load("table"), ["s", "", "nea"], recipe=recipe)
+    assert [json.loads(line)["tokens"] for line in lines] == [result.tokens for result in results]
+    assert [json.loads(line)["seed"] for line in lines] == [7, 8, 9]
+    out = run("generate", *given)
+    assert all(f"{n}: {p}\n{r.text}\n" in out for n, p, r in zip((1, 2, 3), ("s", "", "nea"), results, strict=True))
+
+
+def test_length_is_what_fits_unless_given(run):
+    assert len(run("generate").split("\n")[0]) == 6
+    assert len(run("generate", "sena").split("\n")[0]) == 2
+    assert len(run("generate", "sena", "--length", "1").split("\n")[0]) == 1
+    assert len(json.loads(run("generate", "a", "--model", "random", "--json"))["tokens"]) == 65
+
+
+def test_trace_replays_to_the_printed_text(run, here):
+    given = [*EVEN, "--search", "smc", "--particles", "4", "--every", "1", "--trace", "path.jsonl"]
+    out = json.loads(run("generate", "s", *given, "--json"))
+    events = trace.load("path.jsonl")
+    *_, last = trace.replay(events)
+    assert load("table").tokenizer.decode(last[out["chosen"]]) == "s" + out["text"]
+    assert trace.lineages(events)[out["chosen"]] == out["state_entropy"]
+
+
+def test_flags_go_over_a_recipe_file(run, here):
+    recipe = Recipe(sampler="eb", bound=0.5, temperature=1.0, length=3, late=(1, 2), seed=4)
+    Path("recipe.toml").write_text(recipe.to_toml())
+    Path("recipe.json").write_text(recipe.to_json())
+    for file in ("recipe.toml", "recipe.json"):
+        assert json.loads(run("generate", "--recipe", file, "--json"))["recipe"] == json.loads(recipe.to_json())
+    given = ["--bound", "1.5", "--gen-length", "2", "--seed", "0", "--late", "3"]
+    found = json.loads(run("generate", "--recipe", "recipe.toml", *given, "--json"))["recipe"]
+    assert Recipe.from_dict(found) == recipe.replace(bound=1.5, length=2, seed=0, late=(3,))
+
+
+def test_booleans_can_be_taken_back(run, here):
+    Path("recipe.toml").write_text("fill_tail = true\nlength = 8\n")
+    given = ["generate", "--model", "random", "--recipe", "recipe.toml", "--json"]
+    assert json.loads(run(*given))["recipe"]["fill_tail"] is True
+    assert "fill_tail" not in json.loads(run(*given, "--no-fill-tail"))["recipe"]
+
+
+@pytest.mark.parametrize("ban", [["--ban", "0,1", "--ban", "2"], ["--ban", "0", "--ban", "1", "--ban", "2"]])
+def test_lists_have_commas_or_repeat(run, ban):
+    out = json.loads(run("generate", *ban, "--json"))
+    assert out["recipe"]["ban"] == [0, 1, 2]
+    assert not set(out["tokens"]) & {0, 1, 2}
+
+
+def test_names_of_other_projects(run):
+    mine = run("generate", "--sampler", "confidence", "--length", "5", "--guidance", "0.5", "s")
+    assert run("generate", "--remasking", "low_confidence", "--max-new-tokens", "5", "--cfg-scale", "0.5", "s") == mine
+    given = ["--sampler", "dream", "--temperature", "1", "--search", "best-of-n"]
+    mine = run("generate", *given, "--rule", "topk_margin", "--particles", "2")
+    assert run("generate", *given, "--alg", "topk_margin", "--num-particles", "2") == mine
+
+
+def test_text_that_looks_like_markup_is_printed_as_it_is(capsys):
+    text = "[bold]a[/bold] :smile:\n[/] " + "long " * 40
+    particle = decode(load("table"), "sena", recipe=Recipe(length=2)).best
+    result = decode(load("table"), "sena", recipe=Recipe(length=2, search="best-of-n", particles=2))
+    strange = [type(particle)(particle.tokens, text, 1.0, [1.0], 1, 0)] * 2
+    show.result(type(result)(strange, 0, result.recipe, 0, 1, 2, 0.0, 0.1))
+    out = capsys.readouterr().out
+    assert out.startswith(text)
+    assert out.count("[bold]a[/bold] :smile:↵[/] long") == 2
+
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_has_a_flag_a_help_and_a_place(run):
+    text = run("generate", "--help")
+    grouped = [name for names in flags.groups().values() for name in names]
+    assert sorted(grouped) == sorted(KINDS) == sorted(flags.HELP)
+    assert not [name for name in [*KINDS, *ALIASES] if flags.spelled(name) not in text]
+
+
+@pytest.mark.parametrize("name", ["bound", "block_length", "particles", "every"])
+def test_help_says_who_takes_a_setting(run, name):
+    listed = " ".join(run("generate", "--help").split())
+    found = re.search(rf"{flags.spelled(name)} [NX] [^\[]*\[([^\]]*)\]", listed)
+    assert found
+    expected = {who for who, build in [*SAMPLERS.items(), *SEARCHES.items()] if name in settings(build)}
+    assert {part.split(" ")[0].strip(":") for part in found[1].split(", ")} == expected
+
+
+# --- the other commands ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("command", "names"), [("samplers", SAMPLERS), ("searches", SEARCHES), ("models", MODELS)])
+def test_registries_are_listed(run, command, names):
+    table = run(command)
+    listed = json.loads(run(command, "--json"))
+    assert [entry["name"] for entry in listed] == list(names)
+    for entry in listed:
+        assert re.search(rf"^ {entry['name']} ", table, re.M)
+        assert entry["summary"]
+        detail = json.loads(run(command, entry["name"], "--json"))
+        assert {**detail, **entry} == detail
+        assert [setting["name"] for setting in entry["settings"]] == settings(names[entry["name"]])
+        out = run(command, entry["name"])
+        assert out.startswith(f"{entry['name']}: {entry['summary']}")
+        assert not [setting for setting in entry["settings"] if setting["name"] not in out]
+        assert command == "models" or all(setting["help"] for setting in entry["settings"])
+
+
+def test_a_model_tells_its_ids(run):
+    facts = json.loads(run("models", "random", "--json"))["facts"]
+    assert facts == {"vocabulary": 42, "mask": 41, "eos": [40], "limit": 4096, "device": "cpu"}
+
+
+def test_frequencies_feed_pc(run, here):
+    Path("words.txt").write_text("senate\nsetter\n")
+    Path("more.txt").write_text("tart")
+    assert run("frequencies", "words.txt", "more.txt", "--model", "table", "-o", "t.json") == (
+        "t.json: 16 tokens, 6 different ones\n"
+    )
+    saved = json.loads(Path("t.json").read_text())
+    assert saved["num_token"] == 16
+    assert saved["p_baseline_dict"] == {"5": 5, "1": 4, "0": 2, "3": 2, "4": 2, "2": 1}
+    out = json.loads(run("generate", "--sampler", "pc", "--background", "t.json", "--json"))
+    assert out["recipe"]["background"] == "t.json"
+
+
+def test_frequencies_of_json_lines(run, fails, here):
+    Path("a.jsonl").write_text(
+        '{"text": "tea", "title": "rat", "year": 1}\n\n{"text": "ten", "title": "", "year": 2}\n'
+    )
+    given = ["frequencies", "a.jsonl", "--model", "table", "-o", "t.json"]
+    assert run(*given, "--fields", "text,title") == "t.json: 9 tokens, 5 different ones\n"
+    assert run(*given, "--fields", "text") == "t.json: 6 tokens, 4 different ones\n"
+    assert "did you mean 'title'?" in fails(*given, "--fields", "titel")
+    assert "a.jsonl:1: the field 'year' is no text" in fails(*given, "--fields", "year")
+    assert "--fields" in fails(*given)
+
+
+def test_version_and_help(run):
+    assert run("--version") == f"unmask {__version__}\n"
+    assert run() == run("--help")
+    assert not [name for name in COMMANDS if name not in run()]
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "demo"])
+def test_examples_of_the_help_work(command, here, capsys):
+    Path("words.txt").write_text("senate\n")
+    Path("words.jsonl").write_text('{"text": "some text", "title": "a title"}\n')
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    examples = re.findall(r"^  (unmask .*)$", out.split("examples:")[1], re.M)
+    assert len(examples) > 1
+    for example in examples:
+        assert main(shlex.split(example)[1:]) == 0, capsys.readouterr().err
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("genrate", "unknown command 'genrate': did you mean 'generate'?"),
+        ("--versoin", "unknown option '--versoin': did you mean '--version'?"),
+        ("generate --sampler unifrm", "unknown sampler 'unifrm': did you mean 'uniform'?"),
+        ("generate --search scm", "unknown search 'scm': did you mean 'smc'?"),
+        ("generate --model tabel", "unknown model 'tabel': did you mean 'table'?"),
+        ("generate --samplr uniform", "unknown option '--samplr': did you mean '--sampler'?"),
+        ("generate --gen_length=3", "unknown option '--gen_length': did you mean '--gen-length'?"),
+        ("generate --samp uniform", "unknown option '--samp'"),
+        ("generate --zzz", "unknown option '--zzz': see `unmask generate --help`"),
+        ("samplers margn", "unknown sampler 'margn': did you mean 'margin'?"),
+        ("searches bem", "unknown search 'bem': did you mean 'beam'?"),
+        ("models tabel", "unknown model 'tabel': did you mean 'table'?"),
+        ("generate --scope blok", "unknown scope 'blok': did you mean 'block'?"),
+        ("generate --sampler p2 --rule fresh", "unknown rule of p2 'fresh': did you mean 'fresh-draw'?"),
+        ("generate --bound 0.1", "bound has no effect on sampler confidence with search vanilla"),
+        ("generate --particles 3", "particles has no effect on sampler confidence with search vanilla"),
+        ("generate --sampler eb --steps 3", "steps has no effect on sampler eb"),
+        ("generate --sampler uniform --select-temperature 1", "select-temperature has no effect on sampler uniform"),
+        ("generate once upon", "unexpected 'upon': put quotes around"),
+        ("generate hello", "'h' is no character of this model: it knows 'aenrst'"),
+        ("generate --length 0", "length is 0: it must be at least 1"),
+        ("generate --length x", "length=x is no int"),
+        ("generate --length 3 --gen-length 3", "length is given twice"),
+        ("generate --length 3 --canvas [MASK]", "length has no effect on a canvas"),
+        ("generate s --canvas [MASK]", "a prompt, --prompts and --canvas exclude each other"),
+        ("generate --canvas senate", "the canvas has no hole: write [MASK]"),
+        ("generate --canvas [MASK*7]", "a canvas of 7 positions is longer than table allows (6)"),
+        ("generate senate", "a canvas of 7 positions is longer than table allows (6)"),
+        ("generate --temperature -1", "temperature is -1: it must be at least 0"),
+        ("generate --temperature", "argument --temperature: expected one argument"),
+        ("generate --block-length 1 --steps 2", "2 steps are fewer than the 6 blocks: raise steps or block-length"),
+        ("generate --sampler pc", "pc needs a background table: make one with `unmask frequencies"),
+        ("generate --sampler pc --background none.json", "cannot read the background table 'none.json'"),
+        ("generate --recipe none.toml", "cannot read the recipe 'none.toml'"),
+        ("generate --prompts none.txt", "cannot read 'none.txt': No such file or directory"),
+        ("generate --trace none/path.jsonl", "cannot write the trace 'none/path.jsonl'"),
+        ("generate --device nowhere", "cannot load table on nowhere"),
+        ("generate --ban 77", "ban holds 77: give ids from 0 to 5, or eos"),
+        ("generate --search best-of-n --particles 1000000000", "lower particles, length or the number of prompts"),
+        ("frequencies none.txt --model table -o t.json", "cannot read 'none.txt': No such file or directory"),
+        ("frequencies upper.txt --model table -o t.json", "upper.txt:2: 'S' is no character of this model"),
+        ("frequencies empty.txt --model table -o t.json", "the text holds no tokens"),
+        ("frequencies bytes.txt --model table -o t.json", "cannot read 'bytes.txt': it is no UTF-8 text"),
+        ("frequencies upper.txt --model table -o none/t.json", "there is no folder for 'none/t.json'"),
+        ("frequencies good.txt --model table -o .", "'.': Is a directory"),
+        ("frequencies good.txt --model table", "the following arguments are required: -o/--output"),
+        ("demo --seeds 1", "1 seeds make no mean: give at least 2"),
+    ],
+)
+def test_failures_are_one_line(fails, here, line, expected):
+    Path("good.txt").write_text("senate\n")
+    Path("upper.txt").write_text("senate\nSetter\n")
+    Path("empty.txt").write_text("\n")
+    Path("bytes.txt").write_bytes(b"\xff\xfe\n")
+    assert expected in fails(*shlex.split(line))
+    assert not Path("t.json").exists()
+
+
+def test_names_in_quotes_and_paths_stay_as_they_are(fails, here):
+    Path("block_length.toml").write_text("blok_length = 2\n")
+    assert "did you mean 'block_length'?" in fails("generate", "--recipe", "block_length.toml")
+    assert "'block_length.json'" in fails("generate", "--recipe", "block_length.json")
+
+
+def test_interrupt_is_quiet(monkeypatch, capsys):
+    def interrupted(name, device):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unmask.cli.load", interrupted)
+    assert main(["generate"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("given", [[], ["--json"]])
+def test_a_closed_pipe_is_quiet(given):
+    command = [sys.executable, "-c", "import sys; from unmask.cli import main; sys.exit(main())"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*command, "samplers", *given], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+def test_progress_counts_decided_positions(monkeypatch):
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Screen())
+    recipe = Recipe(sampler="p2", steps=4, length=6, temperature=1.0, search="smc", particles=3, every=1)
+    with show.progress() as bar:
+        decode(load("table"), recipe=recipe, watch=show._follow(bar))
+        assert (bar.tasks[0].total, bar.tasks[0].completed, bar.tasks[0].description) == (18, 18, "step 4")
+    with show.following() as watch:
+        assert watch is not None
+
+
+def test_no_progress_without_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with show.following() as watch:
+        assert watch is None
