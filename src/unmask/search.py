@@ -2,7 +2,8 @@
 
 The law that `smc` samples, at fixed strength: with Q the sampler's law over paths z_0 … z_N and the evaluations at
 n = every, 2·every, … < N, the Feynman–Kac model is Q(z_0 … z_N) ∏_n G(z_n), its constant Z = E_Q ∏_n G(z_n), and
-exp(log_evidence) is an unbiased estimate of Z for every scheme, as long as all particles still have masks at each n.
+exp(log_evidence) is an unbiased estimate of Z for every scheme, as long as there are two or more particles and all of
+them still have masks at each n.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def resample(search: Search, state: State, step: int, live: Tensor, due: Tensor,
     after = (before + strength[:, None] * reward).where(taking, -torch.inf)
     weights = after.softmax(1).nan_to_num(0.0)
     ess = 1 / weights.square().sum(1)
-    now = taking.any(1) if search.below is None else taking.any(1) & (ess < search.below * total)
+    now = taking.any(1) if search.below is None else taking.any(1) & (ess < search.below * total.double())
 
     places = taking.long().cumsum(1) - 1  # the number of the offspring that goes to each taking slot
     if search.beams is None:
@@ -157,16 +158,16 @@ def resample(search: Search, state: State, step: int, live: Tensor, due: Tensor,
 
 
 def solve_strength(reward: Tensor, before: Tensor, taking: Tensor, target: float) -> Tensor:  # [P, K] … -> [P]
-    """The smallest strength at which the effective sample size falls to `target` of those taking part.
+    """The strength at which the effective sample size falls to `target` of those taking part.
 
-    The size falls as the strength grows from equal weights, so bisection finds it; where ties keep it up, the strength
-    ends at the upper limit.
+    The size falls as the strength grows from equal weights, so bisection finds it. Where ties for the best keep it up,
+    the strength ends at the upper limit; where all are equal, at 0.
     """
-    goal = target * taking.sum(1)
-    spread = reward.where(taking, -torch.inf).amax(1) - reward.where(taking, torch.inf).amin(1)
-    spread = spread.where(spread.isfinite() & (spread > 0), torch.inf)  # no spread: strength 0
-    low, high = torch.zeros_like(goal), 200 / spread  # e^-200 of the best: as good as gone
-    for _ in range(60):
+    goal = target * taking.sum(1).double()
+    gap = reward.where(taking, -torch.inf).amax(1, keepdim=True) - reward  # to the best
+    nearest = gap.where(taking & (gap > 0), torch.inf).amin(1)
+    low, high = torch.zeros_like(goal), 200 / nearest  # the runner-up has e^-200 of the best: as good as gone
+    for _ in range(100):
         middle = (low + high) / 2
         weights = (before + middle[:, None] * reward).where(taking, -torch.inf).softmax(1)
         still = 1 / weights.square().sum(1) > goal
@@ -228,6 +229,10 @@ def smc(
         raise unknown("scheme", scheme, SCHEMES)
     if target is not None and strength is not None:
         raise SettingError("strength and target exclude each other", "target solves the strength by itself")
+    if target is not None and below is not None:
+        raise SettingError(
+            "target and below exclude each other", "target brings the effective sample size to one value"
+        )
     return Search(particles, True, every, 5.0 if strength is None else strength, potential, scheme, target, below)
 
 

@@ -80,7 +80,9 @@ class Table:
         source = (~state.attend[rows]).sum(1, keepdim=True) + torch.arange(self.limit, device=self.device)
         inside = source < tokens.shape[1]
         given = tokens.gather(1, source.clamp(max=tokens.shape[1] - 1)).where(inside, state.vocab.mask)  # [R, limit]
-        given, same = torch.unique(given, dim=0, return_inverse=True)
+        code = (given * (state.vocab.mask + 1) ** torch.arange(self.limit, device=self.device)).sum(1)
+        _, same = torch.unique(code, return_inverse=True)  # equal canvases are computed once
+        given = given.new_zeros(int(same.max()) + 1, self.limit).index_copy(0, same, given)
         size = max(1, CHUNK // len(self.sequences))
         chances = torch.cat([self._conditionals(given[i : i + size]) for i in range(0, len(given), size)])
         return chances.log()[same[:, None], columns.clamp(min=0)], None
