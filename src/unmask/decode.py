@@ -147,6 +147,8 @@ def decode_batch(
             raise InputError("length has no effect on a canvas", "its holes say how much is generated")
         rows = [from_canvas(model, canvas) for canvas in canvases or []]
     keys = [recipe.seed + place for place in range(len(rows))] if seeds is None else list(seeds)
+    if not all(isinstance(seed, int) for seed in keys):
+        raise InputError(f"the seeds are {keys}", "give integers")
     if len(keys) != len(rows):
         raise InputError(f"{len(keys)} seeds for {len(rows)} prompts", "give one seed each")
 
@@ -231,8 +233,10 @@ def _listeners(stack: ExitStack, trace: str | Path | None, watch: Watch | None) 
         return watch
     try:
         file = stack.enter_context(Path(trace).open("w", encoding="utf-8"))  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"cannot write the trace {str(trace)!r}", str(error.strerror)) from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise InputError(
+            f"cannot write the trace {str(trace)!r}", getattr(error, "strerror", None) or str(error)
+        ) from None
 
     def tell(event: Event) -> None:
         file.write(json.dumps(event) + "\n")

@@ -55,3 +55,11 @@ def uniform(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpo
 def gumbel(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
     """Standard Gumbel noise (float64) from `uniform`."""
     return -torch.log(-torch.log(uniform(key, slot, step, column, purpose)))
+
+
+def words(count: int, device: torch.device) -> Tensor:  # [count] int64
+    """Fixed odd 64-bit numbers, for hashing rows of tokens."""
+    column = torch.arange(count, device=device)
+    zero = torch.zeros_like(column)
+    a, b, _, _ = philox((column, zero, zero, zero), (zero, zero))
+    return (a << 32) | b | 1

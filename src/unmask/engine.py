@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask import read
+from unmask import dice, read
 from unmask.dice import Purpose
 from unmask.entropy import state_entropy
-from unmask.errors import ModelError, ProgressError
+from unmask.errors import ModelError, ProgressError, SettingError
 from unmask.models.denoiser import Denoiser
 from unmask.read import Draw, Drawn, Raw
 from unmask.samplers.turn import Sampler, Turn
@@ -153,8 +153,25 @@ def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, tally: 
     if sight.hidden is None and len(rows) < len(state.tokens):
         sight.hidden = hidden.new_zeros(len(state.tokens), *hidden.shape[1:])
     sight.hidden = hidden if sight.hidden is None else sight.hidden.index_copy(0, rows, hidden)
+    if state.particles > 1:
+        sight.hidden = sight.hidden[_twins(state, rows)]
     sight.stale = sight.stale.index_fill(0, rows, False)
     return state.replace(cache=cache), tally.called(rows.cpu(), denoiser.cost)
+
+
+def _twins(state: State, rows: Tensor) -> Tensor:  # [B] int64
+    """For each of `rows`, the first of them with the same prompt and canvas; other rows, themselves.
+
+    Equal canvases must have equal numbers to the last bit, whatever a kernel does with their places in a batch:
+    otherwise rounding would decide between twins, and differently in another batch.
+    """
+    weights = dice.words(state.tokens.shape[1], state.tokens.device)
+    hashes = (state.tokens * weights).sum(1).view(-1, state.particles)  # [P, K], 64 bits: no two canvases meet
+    asked = torch.zeros_like(state.slot, dtype=torch.bool).index_fill(0, rows, True).view(-1, state.particles)
+    same = (hashes[:, :, None] == hashes[:, None]) & asked[:, None]  # [P, K, K]
+    place = torch.arange(len(state.tokens), device=rows.device)
+    first = same.to(torch.int8).argmax(2).view(-1) + place - state.slot
+    return torch.where(asked.view(-1), first, place)
 
 
 def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: int) -> Raw:
@@ -189,7 +206,11 @@ def _turn(denoiser: Denoiser, state: State, sight: _Sight, step: int, rules: Rul
     def draw(where: Tensor) -> Drawn:
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
             return read.most_probable(raw)
-        return read.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how)
+        drawn = read.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how)
+        if rules.draw.ban and _any(where & drawn.log.isnan()):
+            row = _first((where & drawn.log.isnan()).any(1))
+            raise SettingError(f"step {step}, row {row}: every token that the model allows is banned", "ban fewer")
+        return drawn
 
     return Turn(state, step, raw, draw, rules.late)
 

@@ -46,7 +46,7 @@ HELP: dict[str, str] = {
     "draft": "share of the positions that is drafted before refining",
     "reveal": "positions that are decided, or masked again, in a step",
     "loops": "how often the least certain positions are decided anew",
-    "eps": "diffusion time at the end of the schedule",
+    "eps": "diffusion time at the end of the schedule; dream: by default 0.001",
     "alg_temp": "pick positions at random by their score at this temperature; 0 takes the best",
     "particles": "paths that are decoded side by side",
     "every": "steps between two resamplings; smc: by default a quarter of the steps",

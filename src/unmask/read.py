@@ -145,7 +145,8 @@ def _entropy(logs: Tensor) -> Tensor:
 def _inverse(logs: Tensor, dice: Tensor) -> Tensor:
     """The first token at which the cumulated probability reaches the uniform number; float64 throughout."""
     reached = logs.double().exp().cumsum(1)
-    return torch.searchsorted(reached, dice[:, None] * reached[:, -1:])[:, 0]
+    found = torch.searchsorted(reached, dice[:, None] * reached[:, -1:])[:, 0]
+    return found.clamp(max=logs.shape[1] - 1)  # past the end only where there was no distribution
 
 
 def merge(new: Raw, old: Raw | None, where: Tensor) -> Raw:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import math
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -75,9 +76,9 @@ class Recipe:
     candidates: int | None = None
 
     def __post_init__(self) -> None:
-        if self.sampler not in SAMPLERS:
+        if str(self.sampler) not in SAMPLERS:
             raise unknown("sampler", self.sampler, SAMPLERS)
-        if self.search not in SEARCHES:
+        if str(self.search) not in SEARCHES:
             raise unknown("search", self.search, SEARCHES)
         for name, value in self.to_dict().items():
             object.__setattr__(self, name, _checked(name, value))
@@ -136,13 +137,13 @@ class Recipe:
 
     def to_text(self) -> str:
         """`sampler=eb search=smc bound=0.1`: one line that `from_text` reads back."""
-        return " ".join(f"{name}={_plain(value)}" for name, value in self.to_dict().items())
+        return " ".join(f"{name}={shlex.quote(_plain(value))}" for name, value in self.to_dict().items())
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict())
 
     def to_toml(self) -> str:
-        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.to_dict().items())
+        return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in self.to_dict().items())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
@@ -154,17 +155,24 @@ class Recipe:
                 raise unknown("setting", given, [*KINDS, *ALIASES])
             if name in found:
                 raise SettingError(f"{name} is given twice", "leave one out")
-            found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" else value
+            found[name] = SAMPLER_ALIASES.get(str(value), value) if name == "sampler" else value
         return cls(**found)
 
     @classmethod
     def from_text(cls, text: str) -> Recipe:
-        """From `name=value` pairs between spaces; lists have commas."""
-        pairs = [part.partition("=") for part in text.split()]
-        for name, sign, _ in pairs:
+        """From `name=value` pairs between spaces; lists have commas, and quotes work as in a shell."""
+        try:
+            parts = shlex.split(text)
+        except ValueError as error:
+            raise SettingError(f"the recipe {text!r} cannot be read", str(error)) from None
+        values: dict[str, Any] = {}
+        for name, sign, value in (part.partition("=") for part in parts):
             if not sign:
                 raise SettingError(f"{name!r} is no setting", "write name=value")
-        return cls.from_dict({name: parse(ALIASES.get(name, name), value) for name, _, value in pairs})
+            if name in values:
+                raise SettingError(f"{name} is given twice", "leave one out")
+            values[name] = parse(ALIASES.get(name, name), value)
+        return cls.from_dict(values)
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
@@ -201,7 +209,8 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("length", "steps", "block_length", "reveal", "top_k"), (1, 2**31, True)),
     **dict.fromkeys(("particles", "every", "beams", "candidates"), (1, 2**31, True)),
     **dict.fromkeys(("temperature", "select_temperature", "alg_temp", "guidance"), (0, math.inf, True)),
-    **dict.fromkeys(("bound", "decay", "eta", "strength", "loops"), (0, math.inf, True)),
+    **dict.fromkeys(("bound", "decay", "eta", "loops"), (0, math.inf, True)),
+    "strength": (0, 1e100, True),  # beyond it weights overflow
     **dict.fromkeys(("factor", "cap"), (0, math.inf, False)),
     **dict.fromkeys(("threshold", "draft"), (0, 1, True)),
     **dict.fromkeys(("top_p", "target", "below"), (0, 1, False)),
@@ -266,7 +275,9 @@ def _checked(name: str, value: Any) -> Any:
     """The value with its exact type, or an error that says what is allowed."""
     kind = KINDS[name].split(" ")[0].split("[")[0]
     if kind == "tuple":
-        values = (value,) if isinstance(value, int | str) else tuple(value)
+        values = (value,) if isinstance(value, int | str) else value
+        if not isinstance(values, tuple | list) or not all(isinstance(v, int | str) for v in values):
+            raise SettingError(f"{name} is {value!r}", "give token ids, or eos")
         return tuple(int(v) if str(v).lstrip("-").isdecimal() else v for v in values)
     if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

@@ -94,7 +94,7 @@ def systematic(weights: Tensor, total: Tensor, noise: Tensor) -> Tensor:
 def residual(weights: Tensor, total: Tensor, noise: Tensor) -> Tensor:
     """floor(A w) copies each, the rest drawn independently from what is left."""
     expected = weights / weights.sum(1, keepdim=True) * total[:, None]
-    copies = expected.floor()
+    copies = (expected + 1e-9).floor()  # a share that is whole up to rounding is whole
     certain = copies.cumsum(1)
     fixed = torch.searchsorted(certain, _numbers(weights).expand_as(certain) + 0.5).clamp(max=weights.shape[1] - 1)
     rest = (expected - copies).clamp(min=0)

@@ -34,6 +34,7 @@ MAPPING: dict[str, tuple[dict[str, Any], dict[str, str | None]]] = {
         {**STEPS, "top_k": "top_k", "top_p": "top_p", "eps": None, "alg": None},
     ),
     "dream": ({"sampler": "dream"}, DREAM),
+    "dream/confidence_threshold": ({"sampler": "dream"}, {**DREAM, "eps": None}),
     "path_planning.p2": ({"sampler": "p2", "rule": "self-planning"}, {**STEPS, "eta": "eta"}),
 }
 

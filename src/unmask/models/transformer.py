@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +82,7 @@ class Transformer:
     def device(self) -> torch.device:
         return self.network.embed.weight.device
 
-    @property
+    @cached_property
     def head(self) -> Head:
         weight = self.network.embed.weight
         return Head(len(weight), self.sharpness * weight, absent=self.absent)

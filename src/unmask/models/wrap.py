@@ -61,4 +61,5 @@ class Guided:
         both = twice.replace(tokens=blind.where(second[:, None], twice.tokens))
         hidden, _ = self.inner.look(both, torch.arange(2 * len(rows), device=rows.device))
         with_prompt, without = hidden.chunk(2)
-        return without + (self.scale + 1) * (with_prompt - without), None
+        guided = without + (self.scale + 1) * (with_prompt - without)
+        return guided.where(with_prompt != without, with_prompt), None  # where: -inf in both stays -inf

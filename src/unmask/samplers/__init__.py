@@ -133,22 +133,26 @@ DREAM_RULES: dict[str, scores.Score] = {
 def dream(
     rule: str = "entropy",
     steps: int | None = None,
-    eps: float = 1e-3,
+    eps: float | None = None,
     threshold: float | None = None,
     alg_temp: float = 0.0,
 ) -> Sampler:
     """The Dream family: its schedule, and scores after temperature and filters.
 
-    rule is maskgit_plus, entropy, topk_margin or confidence_threshold.
+    rule is maskgit_plus, entropy or topk_margin, on a time grid down to eps (0.001); or confidence_threshold (0.9).
     """
     if rule not in DREAM_RULES:
         raise unknown("rule of dream", rule, DREAM_RULES)
     carries = rule == "confidence_threshold"
     if threshold is not None and not carries:
         raise SettingError(f"threshold has no effect on rule {rule}", "use rule confidence_threshold")
-    count: counts.Count = counts.DreamSchedule(eps)
+    if eps is not None and carries:
+        raise SettingError(f"eps has no effect on rule {rule}", "leave it out")
     if carries:
-        count = counts.Examine(0.9 if threshold is None else threshold)
+        count: counts.Count = counts.Examine(0.9 if threshold is None else threshold)
+    else:
+        eps = 1e-3 if eps is None else eps
+        count = counts.DreamSchedule(eps)
     return Reveal(
         DREAM_RULES[rule], count, steps, carries=carries, select_temperature=alg_temp, select_all=True, eps=eps
     )

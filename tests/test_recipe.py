@@ -1,0 +1,172 @@
+"""Recipe: to and from keywords, text, TOML and JSON without loss; what it stands for; what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask import SAMPLERS, SEARCHES, Recipe, UnmaskError
+from unmask.background import Background
+from unmask.recipe import ALIASES, KINDS, SAMPLER_ALIASES, SPECIFIC, parse, settings
+from unmask.state import Vocab
+
+RECIPES: list[dict[str, Any]] = [
+    {},
+    {"sampler": "eb", "search": "smc", "bound": 0.1, "particles": 8, "length": 64, "seed": -3},
+    {"temperature": 1e-05, "top_k": 50, "top_p": 0.95, "guidance": 1.5},
+    {"ban": (3, "eos", 40), "late": ("eos",), "fill_tail": True, "skip_tail": True},
+    {"sampler": "semi-ar", "block_length": 8, "steps": 16, "scope": "block", "weight": "time"},
+    {"sampler": "p2", "rule": "fresh-draw", "eta": 0.0},
+    {"sampler": "dream", "rule": "confidence_threshold", "threshold": 0.5, "eps": 1e-4, "alg_temp": 0.25},
+    {"search": "smc", "scheme": "systematic", "potential": "plain", "target": 0.5, "every": 7},
+    {"search": "beam", "beams": 3, "candidates": 2, "every": 2},
+    {"sampler": "draft-refine", "draft": 1.0, "reveal": 2, "loops": 0},
+    {"sampler": "fast-dllm", "factor": 1.25, "select_temperature": 0.1},
+    {"ban": (7,), "seed": 2**63 - 1, "temperature": 0.1 + 0.2},
+]
+WAYS = {
+    "dict": (Recipe.to_dict, Recipe.from_dict),
+    "text": (Recipe.to_text, Recipe.from_text),
+    "json": (Recipe.to_json, Recipe.from_json),
+    "toml": (Recipe.to_toml, Recipe.from_toml),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("how", RECIPES, ids=str)
+def test_round_trips(how: dict[str, Any], way: str) -> None:
+    write, read = WAYS[way]
+    recipe = Recipe(**how)
+    assert read(write(recipe)) == recipe
+    assert "\n" not in recipe.to_text()
+    assert json.loads(recipe.to_json())["sampler"] == recipe.sampler
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["counts.json", "my counts.json", "zählung=1.json", "\U0001f3b2.json"])
+def test_round_trips_of_a_path(name: str, way: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    Background({1: 2}, 3).save(path)
+    recipe = Recipe(sampler="pc", background=str(path))
+    write, read = WAYS[way]
+    assert read(write(recipe)) == recipe
+
+
+def test_only_what_differs_is_written() -> None:
+    assert Recipe().to_dict() == {"sampler": "confidence", "search": "vanilla"}
+    assert Recipe(temperature=0.0, steps=None).to_text() == "sampler=confidence search=vanilla"
+    assert Recipe(sampler="eb", bound=0.1).to_text() == "sampler=eb search=vanilla bound=0.1"
+
+
+def test_numbers_keep_their_kind() -> None:
+    recipe = Recipe.from_json('{"temperature": 1, "search": "smc", "strength": 5}')
+    assert type(recipe.temperature) is float and type(recipe.strength) is float
+    assert recipe == Recipe(temperature=1.0, search="smc", strength=5.0)
+    assert Recipe(ban=3) == Recipe(ban=(3,)) and Recipe(late="eos") == Recipe(late=("eos",))
+    assert Recipe.from_text("ban=3,eos,40").ban == (3, "eos", 40)
+    assert Recipe.from_json('{"ban": [3, "eos"]}').ban == (3, "eos")
+    assert hash(Recipe.from_json('{"ban": [3]}')) == hash(Recipe(ban=(3,)))
+
+
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
+def test_aliases(alias: str, name: str) -> None:
+    values = {"length": 7, "guidance": 1.5, "sampler": "entropy", "rule": "entropy", "particles": 3}
+    extra = {"rule": {"sampler": "dream"}, "particles": {"search": "best-of-n"}}.get(name, {})
+    assert Recipe.from_dict({**extra, alias: values[name]}) == Recipe(**extra, **{name: values[name]})
+    text = " ".join(f"{k}={v}" for k, v in {**extra, alias: values[name]}.items())
+    assert getattr(Recipe.from_text(text), name) == values[name]
+    with pytest.raises(UnmaskError, match="given twice"):
+        Recipe.from_dict({**extra, alias: values[name], name: values[name]})
+
+
+def test_samplers_by_their_community_names() -> None:
+    assert Recipe.from_dict({"remasking": "low_confidence"}).sampler == "confidence"
+    assert Recipe.from_text("remasking=random").sampler == "uniform"
+    assert set(SAMPLER_ALIASES.values()) <= set(SAMPLERS)
+
+
+def test_every_setting_of_the_registries_is_a_field() -> None:
+    fields = {field.name for field in dataclasses.fields(Recipe)}
+    assert fields >= SPECIFIC and set(ALIASES.values()) <= fields
+    assert set(KINDS) == fields
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_pair_can_be_made(sampler: str, search: str, tmp_path: Path) -> None:
+    extra = {}
+    if "background" in settings(SAMPLERS[sampler]):
+        Background({1: 2}, 3).save(tmp_path / "counts.json")
+        extra = {"background": str(tmp_path / "counts.json")}
+    recipe = Recipe(sampler=sampler, search=search, **extra)
+    assert recipe.build_search() == SEARCHES[search]()
+    assert type(recipe.build_sampler()).__name__ in ("Reveal", "P2", "DraftRefine") or recipe.build_sampler()
+
+
+@pytest.mark.parametrize("name", sorted(SPECIFIC))
+def test_a_setting_that_nobody_takes_is_refused(name: str) -> None:
+    value: Any = {"int": 1, "float": 0.5, "str": "x"}[KINDS[name].split(" ")[0]]
+    for sampler, search in [(a, b) for a in SAMPLERS for b in SEARCHES]:
+        taken = [*settings(SAMPLERS[sampler]), *settings(SEARCHES[search])]
+        if name not in taken:
+            with pytest.raises(UnmaskError, match=f"{name} has no effect on sampler {sampler} with search {search}"):
+                Recipe(sampler=sampler, search=search, **{name: value})
+
+
+def test_what_the_settings_stand_for() -> None:
+    recipe = Recipe(temperature=0.5, top_k=3, ban=("eos", 2), late=("eos",), weight="time")
+    rules = recipe.build_rules(Vocab(mask=9, eos=(7, 8)), 10)
+    assert rules.draw.temperature == 0.5 and rules.draw.top_k == 3
+    assert rules.draw.ban == (7, 8, 2) and rules.late == (7, 8)
+    assert (rules.scope, rules.weight) == ("region", "time")
+    search = Recipe(search="smc", particles=7, every=3, scheme="residual").build_search()
+    assert (search.particles, search.every, search.scheme, search.strength) == (7, 3, "residual", 5.0)
+    sampler = Recipe(sampler="semi-ar", steps=9, block_length=4).build_sampler()
+    assert (sampler.steps, sampler.block_length) == (9, 4)
+
+
+def test_replace_checks_again() -> None:
+    recipe = Recipe(sampler="eb", bound=0.1)
+    assert recipe.replace(bound=0.2).bound == 0.2 and recipe.bound == 0.1
+    with pytest.raises(UnmaskError, match="bound has no effect"):
+        recipe.replace(sampler="uniform")
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "words"),
+    [
+        (Recipe.from_json, "{", "no JSON"),
+        (Recipe.from_json, "[1, 2]", "list"),
+        (Recipe.from_json, '{"ban": null}', "ban"),
+        (Recipe.from_json, '{"ban": 2.5}', "ban"),
+        (Recipe.from_json, '{"sampler": ["eb"]}', "sampler"),
+        (Recipe.from_json, '{"sampler": null}', "sampler"),
+        (Recipe.from_json, '{"search": {}}', "search"),
+        (Recipe.from_json, '{"temperature": NaN}', "temperature is nan"),
+        (Recipe.from_json, '{"steps": 2.0}', "steps is 2.0"),
+        (Recipe.from_json, '{"steps": "2"}', "steps is '2'"),
+        (Recipe.from_json, '{"fill_tail": 1}', "fill_tail is 1"),
+        (Recipe.from_json, '{"scope": "blocks"}', "did you mean 'block'"),
+        (Recipe.from_toml, "sampler = ", "no TOML"),
+        (Recipe.from_toml, "sampler = 3", "unknown sampler 3"),
+        (Recipe.from_text, "eb", "'eb' is no setting"),
+        (Recipe.from_text, "steps=many", "steps=many is no int"),
+        (Recipe.from_text, "fill_tail=yes", "fill_tail=yes is no bool"),
+        (Recipe.from_text, "temperatur=1", "did you mean 'temperature'"),
+        (Recipe.from_text, "steps=1 steps=2", "steps is given twice"),
+    ],
+)
+def test_errors_are_one_line(read: Any, text: str, words: str) -> None:
+    with pytest.raises(UnmaskError) as caught:
+        read(text)
+    assert words in str(caught.value) and "\n" not in str(caught.value) and caught.value.hint
+
+
+def test_parse() -> None:
+    assert parse("steps", "12") == 12 and type(parse("temperature", "1")) is float
+    assert parse("fill_tail", "true") is True and parse("fill_tail", "False") is False
+    assert parse("ban", "1,eos,") == ("1", "eos") and parse("sampler", "eb") == "eb"

@@ -1,0 +1,117 @@
+"""Events by hand: replay, lineages and ancestry; and the fields that a real walk writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask import Recipe, Table, decode, decode_batch, trace
+
+M = 9
+# One prompt, two particles. Step 1 resamples: both rows come from row 1.
+EVENTS: list[trace.Event] = [
+    {"event": "start", "version": 1, "particles": 2, "canvases": [[5, M, M]], "mask": M},
+    {"event": "step", "step": 0, "h": [1.0, 1.0], "changes": [[0, 1, 2, 0.5], [1, 2, 3, 0.25]]},
+    {"event": "step", "step": 1, "h": [0.8, 0.4], "ancestors": [1, 1], "changes": [[0, 1, 7, 0.1], [1, 1, 8, 0.1]]},
+    {"event": "end"},
+]
+
+
+def test_replay_by_hand() -> None:
+    assert list(trace.replay(EVENTS)) == [
+        [[5, M, M], [5, M, M]],
+        [[5, 2, M], [5, M, 3]],
+        [[5, 7, 3], [5, 8, 3]],
+    ]
+
+
+def test_replay_hands_out_its_own_lists() -> None:
+    for rows in trace.replay(EVENTS):
+        rows[0][0] = 77
+        rows.append([])
+    assert list(trace.replay(EVENTS))[-1] == [[5, 7, 3], [5, 8, 3]]
+    assert EVENTS[0]["canvases"] == [[5, M, M]]
+
+
+def test_lineages_follow_the_ancestors() -> None:
+    assert trace.lineages(EVENTS) == [[1.0, 0.4], [1.0, 0.4]]
+    assert trace.ancestry(EVENTS) == [[1, 0], [1, 1]]
+
+
+def test_replay_of_a_beginning() -> None:
+    assert list(trace.replay(EVENTS[:2])) == [[[5, M, M], [5, M, M]], [[5, 2, M], [5, M, 3]]]
+    assert trace.lineages(EVENTS[:2]) == [[1.0], [1.0]]
+    assert trace.ancestry(EVENTS[:1]) == [[0], [1]]
+
+
+def test_numbers_that_are_no_json() -> None:
+    assert trace.numbers(torch.tensor([1.5, torch.nan, torch.inf, -torch.inf])) == [1.5, None, None, None]
+
+
+@pytest.fixture(scope="module")
+def model() -> Table:
+    generator = torch.Generator().manual_seed(3)
+    return Table(torch.rand((3,) * 5, generator=generator, dtype=torch.float64) + 0.05, eos=(2,))
+
+
+RECIPE = Recipe(sampler="uniform", search="smc", particles=3, every=1, temperature=1.0)
+
+
+def test_every_event_is_plain_json(model: Table, tmp_path: Path) -> None:
+    path, seen = tmp_path / "walk.jsonl", list[trace.Event]()
+    decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, trace=path, watch=seen.append)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    strict: Any = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
+    assert [json.loads(line, **strict) for line in lines] == json.loads(json.dumps(seen)) == trace.load(path)
+
+
+def test_what_the_events_say(model: Table) -> None:
+    seen = list[trace.Event]()
+    results = decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, seeds=[4, 9], watch=seen.append)
+    start, *steps, end = seen
+    assert start["event"] == "start" and start["version"] == trace.VERSION
+    assert start["model"] == "table" and start["mask"] == 3 and start["particles"] == 3
+    assert start["seeds"] == [4, 9] and start["canvases"] == [[0, 3, 3], [3] * 5] and start["given"] == [0, 0]
+    assert Recipe.from_dict(start["recipe"]) == RECIPE
+    assert [event["step"] for event in steps] == list(range(5)) and "ancestors" not in steps[0]
+    for event in steps[1:]:
+        assert len(event["ancestors"]) == len(event["h"]) == 6
+        assert len(event["ess"]) == len(event["strength"]) == len(event["log_evidence"]) == len(event["lineages"]) == 2
+    assert steps[3]["h"][:3] == [None] * 3 and steps[3]["ess"][0] is None  # the first prompt is done
+    assert end["chosen"] == [result.chosen for result in results]
+    assert end["path_entropy"] == [p.path_entropy for result in results for p in result.particles]
+    assert end["lineages"] == [result.lineages for result in results]
+    assert end["log_evidence"] == [result.log_evidence for result in results]
+    for prompt, result in enumerate(results):
+        grown = sum(event["log_evidence"][prompt] or 0.0 for event in steps[1:])
+        assert result.log_evidence == pytest.approx(grown, abs=1e-12)
+
+
+def test_columns_count_from_the_first_real_token(model: Table) -> None:
+    """The same changes, alone or beside a longer canvas that pads it."""
+    alone, beside = list[trace.Event](), list[trace.Event]()
+    decode(model, canvas=[0, 3, 3], recipe=RECIPE.replace(seed=4), watch=alone.append)
+    decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, seeds=[4, 9], watch=beside.append)
+    for one, both in zip(alone[1:3], beside[1:3], strict=True):
+        mine = [change for change in both["changes"] if change[0] < 3]
+        assert [change[:3] for change in one["changes"]] == [change[:3] for change in mine]
+        assert [change[3] for change in one["changes"]] == pytest.approx([change[3] for change in mine])
+        assert {change[1] for change in mine} <= {1, 2}
+
+
+def test_a_prompt_says_where_its_text_begins(model: Table) -> None:
+    seen = list[trace.Event]()
+    result = decode(model, [0, 1], recipe=Recipe(length=3), watch=seen.append)
+    assert seen[0]["given"] == [2] and seen[0]["canvases"] == [[0, 1, 3, 3, 3]]
+    assert seen[-1]["texts"] == [result.text]
+
+
+def test_a_trace_of_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "walk.jsonl"
+    path.write_text(json.dumps({**EVENTS[0], "version": 2}) + "\n")
+    with pytest.raises(Exception, match="trace version 2"):
+        trace.load(path)
