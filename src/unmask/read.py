@@ -58,13 +58,12 @@ def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
     """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere."""
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
-        normaliser = logits.logsumexp(1)
-        logs = logits - normaliser[:, None]
+        logs = logits.log_softmax(1)
         (top, second), best = _top_two(logs)
         standing = tokens[where][at]
         known = standing < head.width
         stands = logs.gather(1, standing.clamp(max=head.width - 1)[:, None])[:, 0]
-        return _entropy(logs), normaliser, top, second, best, stands.where(known, -torch.inf)
+        return _entropy(logs), logits.logsumexp(1), top, second, best, stands.where(known, -torch.inf)
 
     return _sweep(Raw, hidden, head, where, one)
 
@@ -77,8 +76,14 @@ def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> 
         (top, second), best = _top_two(logs)
         token = best if how.temperature == 0 else _inverse(logs, dice[where][at])
         pick = token[:, None]
-        raw = logits.gather(1, pick)[:, 0] - logits.logsumexp(1)
-        return token, raw, logs.gather(1, pick)[:, 0], _entropy(logs), top, second
+        return (
+            token,
+            logits.log_softmax(1).gather(1, pick)[:, 0],
+            logs.gather(1, pick)[:, 0],
+            _entropy(logs),
+            top,
+            second,
+        )
 
     return _sweep(Drawn, hidden, head, where, one)
 
@@ -93,7 +98,8 @@ def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
     if how.ban:
         logits = logits.index_fill(1, torch.tensor(how.ban, device=logits.device), -torch.inf)
     if how.temperature > 0:
-        logits = logits / how.temperature
+        below = logits - logits.amax(1, keepdim=True)  # so that no temperature, however small, overflows
+        logits = (below / how.temperature).where(below != 0, 0.0)
     if how.top_p is not None:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
         probability = ranked.softmax(1)

@@ -205,6 +205,7 @@ def test_unknown_model() -> None:
         ({"search": "smc", "strength": 1.0, "target": 0.5}, ["strength and target"]),
         ({"sampler": "fast-dllm", "threshold": 0.9, "factor": 1.0}, ["one of threshold, factor and steps"]),
         ({"sampler": "dream", "threshold": 0.9}, ["threshold has no effect"]),
+        ({"sampler": "dream", "rule": "confidence_threshold", "eps": 0.01}, ["eps has no effect"]),
         ({"scope": "block"}, ["scope block", "block_length"]),
         ({"sampler": "p2", "fill_tail": True}, ["fill_tail has no effect", "p2"]),
         ({"sampler": "draft-refine", "fill_tail": True}, ["fill_tail has no effect"]),
@@ -285,10 +286,10 @@ class Spelled:
 
 
 class Poisoned:
-    """A model that answers with `value` for one row from one step on."""
+    """A model that answers with `value` for one row after so many calls."""
 
-    def __init__(self, inner: Denoiser, step: int, row: int, value: float) -> None:
-        self.inner, self.left, self.row, self.value = inner, step, row, value
+    def __init__(self, inner: Denoiser, calls: int, row: int, value: float) -> None:
+        self.inner, self.left, self.row, self.value = inner, calls, row, value
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -316,8 +317,8 @@ def test_logits_that_are_no_distribution(
     """Step and row are named; what was decoded before is in the trace."""
     recipe = Recipe(sampler=sampler, search="best-of-n", particles=3, temperature=1.0, length=4)
     model, path = models[which], tmp_path / "walk.jsonl"
-    step = 0 if sampler == "dream" else 2  # dream decides nothing in its first step, so its calls are not its steps
-    poisoned = Poisoned(model, step, 4, value)
+    step, calls = 2, 1 if sampler == "dream" else 2  # dream decides nothing in its first step: no second call
+    poisoned = Poisoned(model, calls, 4, value)
     error = complaint(
         lambda: decode_batch(poisoned, [[1], [2, 0]], recipe=recipe, trace=path),
         f"step {step}", "row 4", "prompt 1", "particle 1", model.name, what,

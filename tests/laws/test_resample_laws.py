@@ -174,6 +174,30 @@ def test_time_stays_between_clean_and_all_masked(case: Case, models: dict[str, D
     assert all(0 <= float(time) <= 1 for m in moments(case, models, background) for time in m.state.time)
 
 
+# --- dice ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sampler", "how"),
+    [
+        ("uniform", {}),
+        ("ancestral", {}),
+        ("confidence", {"select_temperature": 1e6}),
+        ("dream", {"rule": "maskgit_plus", "alg_temp": 1e6, "steps": 2}),
+    ],
+)
+def test_which_position_comes_first_says_nothing_about_its_token(sampler: str, how: dict[str, object]) -> None:
+    """On a flat table, in the first step that decides any: even tokens at every position, and even positions."""
+    model, prompts, events = Table(torch.ones((4,) * 4)), 2000, list[dict]()
+    recipe = Case(sampler, "vanilla", how, "table").recipe(Path())
+    decode_batch(model, canvases=[[4] * 4] * prompts, recipe=recipe, seeds=range(prompts), watch=events.append)
+    first = next(event["changes"] for event in events if event.get("changes"))
+    columns = sorted({column for _, column, _, _ in first})  # the paper's selection only takes the best two
+    assert len(first) >= 1000 and len(columns) >= 2
+    pairs = torch.tensor([4 * columns.index(column) + token for _, column, token, _ in first])
+    assert chi_square(pairs.bincount(minlength=4 * len(columns))) > FALSE_ALARM
+
+
 # --- finished particles ----------------------------------------------------------------------------------------------
 
 ADAPTIVE = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +158,36 @@ def resampling_stays_among_the_unfinished_of_a_prompt(walk: Walk) -> None:
                 assert ancestors[row] == row
 
 
+def weights_add_up(walk: Walk) -> None:
+    """Effective sample size, strength and evidence of each resampling, from the h of its event."""
+    search, k = walk.recipe.build_search(), walk.k
+    width, slack = math.log2(walk.model.head.width), 1e3 * BITS[walk.case.model]
+    logs = torch.zeros(len(walk.replayed[0]), dtype=torch.float64)
+    grown = [0.0] * len(walk.results)
+    for event in (event for event in walk.steps if "ancestors" in event and search.beams is None):
+        for prompt in range(len(walk.results)):
+            rows = [row for row in range(prompt * k, prompt * k + k) if event["h"][row] is not None]
+            if event["ess"][prompt] is None:  # not due, or nobody to choose from
+                assert event["log_evidence"][prompt] == 0
+                assert event["ancestors"][prompt * k : prompt * k + k] == list(range(prompt * k, prompt * k + k))
+                continue
+            h = torch.tensor([event["h"][row] for row in rows], dtype=torch.float64)
+            reward = 1 - h / width if search.potential == "gibbs" else -h
+            after = logs[rows] + event["strength"][prompt] * reward
+            ess = float(1 / after.softmax(0).square().sum())
+            assert event["ess"][prompt] == pytest.approx(ess, rel=slack)
+            if search.target is None:
+                assert event["strength"][prompt] == search.strength
+            else:
+                assert ess >= search.target * len(rows) * (1 - 1e-3)
+            growth = float(after.logsumexp(0) - logs[rows].logsumexp(0))
+            assert event["log_evidence"][prompt] == pytest.approx(growth, abs=slack * max(1.0, abs(growth)))
+            grown[prompt] += event["log_evidence"][prompt]
+            logs[rows] = 0.0 if search.below is None or ess < search.below * len(rows) else after
+    for result, total in zip(walk.results, grown, strict=True):
+        assert search.beams is not None or result.log_evidence == pytest.approx(total, rel=1e-9)
+
+
 def origins_are_the_roots_of_the_ancestry(walk: Walk) -> None:
     trees = trace.ancestry(walk.events)
     everyone = [(p, particle) for p, result in enumerate(walk.results) for particle in result.particles]
@@ -197,6 +228,7 @@ LAWS = (
     the_chosen_particle,
     counters_say_what_ran,
     resampling_stays_among_the_unfinished_of_a_prompt,
+    weights_add_up,
     origins_are_the_roots_of_the_ancestry,
     alone_equals_in_a_batch_in_any_order,
 )

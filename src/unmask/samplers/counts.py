@@ -81,7 +81,7 @@ class Factor:
     factor: float
 
     def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
-        n = ranking.number + 1
+        n = ranking.number.double() + 1
         enough = (ranking.sorted(scored.raw) >= 1 - self.factor / (n + 1)) | (n == 1)
         prefix = (enough & ranking.real).long().cumprod(1).sum(1)
         return prefix.where(prefix < ranking.candidates - 1, ranking.candidates)

@@ -32,7 +32,9 @@ class P2:
         state = turn.state
         drawn = turn.draw(state.writable)
         score = drawn.log if self.fresh else drawn.raw
-        ranking = rank(score.where(state.masked, score * self.eta), state.writable, turn.is_late(drawn.token))
+        standing = score * self.eta if self.eta > 0 else torch.inf  # at 0 not even a tie reopens
+        late = turn.is_late(drawn.token) & state.masked
+        ranking = rank(score.where(state.masked, standing), state.writable, late)
         # floor(n (1 - i/N)) masks stay, in float32 from a float64 fraction: the public codes' own rounding.
         fraction = (1 - (turn.step + 1) / state.budget.double()).float()
         left = (state.open.float() * fraction).floor().long()
@@ -61,7 +63,7 @@ class DraftRefine:
     block_length: None = None
 
     def _target(self, state: State) -> Tensor:  # [B] int64
-        return (state.open * self.draft).long()
+        return (state.open.double() * self.draft).long()
 
     def _drafting(self, state: State) -> Tensor:  # [B] int64
         """Steps of the first phase."""

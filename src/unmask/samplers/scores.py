@@ -86,5 +86,5 @@ class Positional:
         drawn = turn.draw(where)
         surprise = -torch.log(self.background.frequency(drawn.token) + 1e-9)  # 1e-9: as in the public code
         calibrated = (drawn.raw.exp() * surprise).clamp(torch.finfo(torch.float32).tiny, self.cap)
-        fall = self.decay * offset
+        fall = self.decay * offset.double()
         return Scored(calibrated.log() - fall, calibrated * torch.exp(-fall), drawn)
