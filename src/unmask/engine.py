@@ -153,25 +153,21 @@ def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, tally: 
     if sight.hidden is None and len(rows) < len(state.tokens):
         sight.hidden = hidden.new_zeros(len(state.tokens), *hidden.shape[1:])
     sight.hidden = hidden if sight.hidden is None else sight.hidden.index_copy(0, rows, hidden)
-    if state.particles > 1:
-        sight.hidden = sight.hidden[_twins(state, rows)]
     sight.stale = sight.stale.index_fill(0, rows, False)
     return state.replace(cache=cache), tally.called(rows.cpu(), denoiser.cost)
 
 
-def _twins(state: State, rows: Tensor) -> Tensor:  # [B] int64
-    """For each of `rows`, the first of them with the same prompt and canvas; other rows, themselves.
+def _twins(state: State, known: Tensor) -> Tensor:  # known [B, L] bool -> [B] int64
+    """For each row, the first row of its prompt with the same canvas, of which the same is known.
 
     Equal canvases must have equal numbers to the last bit, whatever a kernel does with their places in a batch:
     otherwise rounding would decide between twins, and differently in another batch.
     """
-    weights = dice.words(state.tokens.shape[1], state.tokens.device)
-    hashes = (state.tokens * weights).sum(1).view(-1, state.particles)  # [P, K], 64 bits: no two canvases meet
-    asked = torch.zeros_like(state.slot, dtype=torch.bool).index_fill(0, rows, True).view(-1, state.particles)
-    same = (hashes[:, :, None] == hashes[:, None]) & asked[:, None]  # [P, K, K]
-    place = torch.arange(len(state.tokens), device=rows.device)
-    first = same.to(torch.int8).argmax(2).view(-1) + place - state.slot
-    return torch.where(asked.view(-1), first, place)
+    words = dice.words(2 * known.shape[1], known.device)
+    hashes = (torch.cat([state.tokens, known.long()], 1) * words).sum(1)  # 64 bits: no two rows meet by chance
+    hashes = hashes.view(-1, state.particles)
+    first = (hashes[:, :, None] == hashes[:, None]).to(torch.int8).argmax(2)  # [P, K]
+    return first.view(-1) + torch.arange(len(known), device=known.device) - state.slot
 
 
 def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: int) -> Raw:
@@ -189,8 +185,8 @@ def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: 
                 f"{denoiser.name} gave logits that are {what}",
                 "check its weights, dtype and input",
             )
-        sight.raw = read.merge(fresh, sight.raw, need)
         sight.known = sight.known | need
+        sight.raw = read.rows(read.merge(fresh, sight.raw, need), _twins(state, sight.known))
     assert sight.raw is not None
     return sight.raw
 
