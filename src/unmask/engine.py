@@ -167,7 +167,7 @@ def _twins(state: State, known: Tensor) -> Tensor:  # known [B, L] bool -> [B] i
     hashes = (torch.cat([state.tokens, known.long()], 1) * words).sum(1)  # 64 bits: no two rows meet by chance
     hashes = hashes.view(-1, state.particles)
     first = (hashes[:, :, None] == hashes[:, None]).to(torch.int8).argmax(2)  # [P, K]
-    return first.view(-1) + torch.arange(len(known), device=known.device) - state.slot
+    return (first + torch.arange(len(first), device=known.device)[:, None] * state.particles).view(-1)
 
 
 def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: int) -> Raw:
