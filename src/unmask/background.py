@@ -54,7 +54,10 @@ def count(texts: Iterable[str], encode: Callable[[str], list[int]]) -> Backgroun
 
 def load(path: str | Path) -> Background:
     """Read a table written by `Background.save` or by PC-Sampler's own tool; a file is read once."""
-    stamp = Path(path).stat().st_mtime_ns if Path(path).exists() else 0
+    try:
+        stamp = Path(path).stat().st_mtime_ns
+    except (OSError, ValueError):  # _load says why
+        stamp = 0
     return _load(str(path), stamp)
 
 

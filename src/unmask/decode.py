@@ -22,7 +22,7 @@ from unmask.models.wrap import Guided
 from unmask.prompt import Canvas, Text, from_canvas, from_prompt, start
 from unmask.recipe import Recipe
 from unmask.search import lowest, majority
-from unmask.state import State
+from unmask.state import State, Vocab
 from unmask.trace import Event
 
 Answer = Callable[[str], Hashable | None]
@@ -138,6 +138,9 @@ def decode_batch(
 ) -> list[Result]:
     """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place)."""
     began = time.perf_counter()
+    search = recipe.build_search()
+    if answer is not None and search.choose != "vote":
+        raise InputError(f"answer has no effect on search {recipe.search}", "use search vote, or leave it out")
     if (prompts is None) == (canvases is None):
         raise InputError("give prompts or canvases", "one of the two")
     if prompts is not None:
@@ -153,7 +156,7 @@ def decode_batch(
         raise InputError(f"{len(keys)} seeds for {len(rows)} prompts", "give one seed each")
 
     denoiser: Denoiser = Guided(model, recipe.guidance) if recipe.guidance > 0 else model
-    sampler, search = recipe.build_sampler(), recipe.build_search()
+    sampler = recipe.build_sampler()
     rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
     state = start(denoiser, rows, keys, sampler, search.particles)
     evidence = torch.zeros(len(rows), dtype=torch.float64, device=state.key.device)
@@ -209,15 +212,21 @@ def _particles(
     for row, tokens in enumerate(state.tokens.tolist()):
         canvas = rows[row // state.particles]
         tokens = tokens[len(tokens) - len(canvas.tokens) :]
-        text = model.tokenizer.decode(_shown(tokens[canvas.given :], state.vocab.eos))
+        text = model.tokenizer.decode(_shown(tokens, canvas, state.vocab))
         entropy, origin = float(bits(state.path_entropy[row])), int(state.origin[row])
         found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin))
     return found
 
 
-def _shown(tokens: list[int], eos: tuple[int, ...]) -> list[int]:
-    """Up to the first EOS."""
-    return tokens[: next((place for place, token in enumerate(tokens) if token in eos), len(tokens))]
+def _shown(tokens: list[int], canvas: Canvas, vocab: Vocab) -> list[int]:
+    """What follows the prompt; in each hole, what comes before its first EOS."""
+    shown, ended = [], False
+    for token, given in zip(tokens[canvas.given :], canvas.tokens[canvas.given :], strict=True):
+        hole = given == vocab.mask
+        ended = hole and (ended or token in vocab.eos)
+        if not ended:
+            shown.append(token)
+    return shown
 
 
 def _answers(particles: list[Particle], answer: Answer | None) -> list[Hashable | None]:

@@ -23,6 +23,8 @@ from unmask.samplers.turn import Sampler, Turn
 from unmask.search import Resampled, Search, resample
 from unmask.state import State
 
+UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -89,7 +91,8 @@ def walk(
 ) -> Iterator[Moment]:
     """Decode, one Moment per step, until every row is done."""
     rows, k = len(state.tokens), state.particles
-    every = [search.every or max(1, planned // 4) for planned in state.budget[::k].tolist()]
+    plans = state.budget[::k].tolist()
+    every = [search.every or (max(1, plan // 4) if sampler.scheduled else UNPLANNED) for plan in plans]
     sight = _Sight(None, None, torch.ones_like(state.slot, dtype=torch.bool), torch.zeros_like(state.writable))
     none = torch.zeros(rows, dtype=torch.int64)
     tally = Tally(torch.zeros_like(state.slot), none[::k], none)
@@ -186,7 +189,8 @@ def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: 
                 "check its weights, dtype and input",
             )
         sight.known = sight.known | need
-        sight.raw = read.rows(read.merge(fresh, sight.raw, need), _twins(state, sight.known))
+        twins = _twins(state, sight.known)
+        sight.raw, sight.hidden = read.rows(read.merge(fresh, sight.raw, need), twins), sight.hidden[twins]
     assert sight.raw is not None
     return sight.raw
 
@@ -203,9 +207,12 @@ def _turn(denoiser: Denoiser, state: State, sight: _Sight, step: int, rules: Rul
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
             return read.most_probable(raw)
         drawn = read.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how)
-        if rules.draw.ban and _any(where & drawn.log.isnan()):
-            row = _first((where & drawn.log.isnan()).any(1))
-            raise SettingError(f"step {step}, row {row}: every token that the model allows is banned", "ban fewer")
+        nothing = where & drawn.log.isnan()
+        if _any(nothing):
+            raise SettingError(
+                f"step {step}, row {_first(nothing.any(1))}: every token that {denoiser.name} allows is banned",
+                "ban fewer; the mask is never drawn",
+            )
         return drawn
 
     return Turn(state, step, raw, draw, rules.late)
@@ -248,7 +255,7 @@ def tail(state: State) -> Tensor:  # [B, L] bool
 
 
 def _any(flags: Tensor) -> bool:
-    """Read flags back to the host: the only way that the loop waits for the device."""
+    """Read flags back to the host, which waits for the device; so do `nonzero` and the indexing in `read`."""
     return bool(flags.any())
 
 

@@ -49,7 +49,7 @@ HELP: dict[str, str] = {
     "eps": "diffusion time at the end of the schedule; dream: by default 0.001",
     "alg_temp": "pick positions at random by their score at this temperature; 0 takes the best",
     "particles": "paths that are decoded side by side",
-    "every": "steps between two resamplings; smc: by default a quarter of the steps",
+    "every": "steps between two resamplings; smc: by default a quarter of the planned steps, 4 without a plan",
     "strength": "how much low state entropy is favoured; smc: by default 5",
     "potential": f"how state entropy becomes a weight: {_or(POTENTIALS)}",
     "scheme": f"how copies are drawn from the weights: {_or(SCHEMES)}",

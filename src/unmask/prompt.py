@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Sequence
@@ -60,7 +61,10 @@ def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
 
 
 def _encode(denoiser: Denoiser, text: Text) -> list[int]:
-    ids = denoiser.tokenizer.encode(text) if isinstance(text, str) else [int(token) for token in text]
+    try:
+        ids = denoiser.tokenizer.encode(text) if isinstance(text, str) else [operator.index(token) for token in text]
+    except TypeError:
+        raise InputError(f"{text!r} is neither text nor token ids", "give a string or a list of integers") from None
     known = max(denoiser.head.width, denoiser.vocab.mask + 1)
     for token in ids:
         if not 0 <= token < known:
@@ -106,10 +110,10 @@ def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampl
 
 
 def _check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int) -> None:
-    """Refuse what cannot fit: the canvases, their numbers and two copies of the hidden states."""
+    """Refuse what cannot fit: the canvases, their numbers and three copies of the hidden states."""
     weight = denoiser.head.weight
     hidden = (weight.shape[1] * weight.element_size()) if weight is not None else denoiser.head.width * 8
-    need = prompts * particles * length * (2 * hidden + 128)  # 128: tokens, flags and six numbers a position
+    need = prompts * particles * length * (3 * hidden + 128)  # 128: tokens, flags and six numbers a position
     free = _free_memory(denoiser.device)
     if need > free:
         raise SettingError(

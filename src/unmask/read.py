@@ -100,7 +100,7 @@ def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
     if how.temperature > 0:
         below = logits - logits.amax(1, keepdim=True)  # so that no temperature, however small, overflows
         logits = (below / how.temperature).where(below != 0, 0.0)
-    if how.top_p is not None:
+    if how.top_p is not None and how.top_p < 1:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
         probability = ranked.softmax(1)
         out = probability.cumsum(1) - probability > how.top_p

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import math
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -82,8 +83,8 @@ class Recipe:
             raise unknown("search", self.search, SEARCHES)
         for name, value in self.to_dict().items():
             object.__setattr__(self, name, _checked(name, value))
-        for name in SPECIFIC & set(self.to_dict()):
-            if name not in [*settings(SAMPLERS[self.sampler]), *settings(SEARCHES[self.search])]:
+        for name in self.to_dict():
+            if name in SPECIFIC and name not in [*settings(SAMPLERS[self.sampler]), *settings(SEARCHES[self.search])]:
                 who = [other for registry in (SAMPLERS, SEARCHES) for other in takers(name, registry)]
                 raise SettingError(
                     f"{name} has no effect on sampler {self.sampler} with search {self.search}",
@@ -92,6 +93,10 @@ class Recipe:
         sampler = self.build_sampler()
         if self.scope == "block" and sampler.block_length is None:
             raise SettingError("scope block needs blocks", "give a block_length, or use scope region")
+        if self.temperature == 0 and not sampler.filters and (self.top_k is not None or self.top_p is not None):
+            raise SettingError(
+                f"top_k and top_p have no effect on sampler {self.sampler} at temperature 0", "give a temperature"
+            )
         if self.fill_tail and sampler.revises:
             raise SettingError(
                 f"fill_tail has no effect on sampler {self.sampler}, which may reopen an EOS", "leave it out"
@@ -207,9 +212,10 @@ CHOICES = {"scope": ("region", "block"), "weight": ("step", "time")}
 # name: (lowest, highest, whether the lowest itself is allowed)
 RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("length", "steps", "block_length", "reveal", "top_k"), (1, 2**31, True)),
+    "loops": (0, 2**31, True),
     **dict.fromkeys(("particles", "every", "beams", "candidates"), (1, 2**31, True)),
-    **dict.fromkeys(("temperature", "select_temperature", "alg_temp", "guidance"), (0, math.inf, True)),
-    **dict.fromkeys(("bound", "decay", "eta", "loops"), (0, math.inf, True)),
+    **dict.fromkeys(("temperature", "select_temperature", "alg_temp", "guidance"), (0, 1e9, True)),  # 1e9: flat
+    **dict.fromkeys(("bound", "decay", "eta"), (0, math.inf, True)),
     "strength": (0, 1e100, True),  # beyond it weights overflow
     **dict.fromkeys(("factor", "cap"), (0, math.inf, False)),
     **dict.fromkeys(("threshold", "draft"), (0, 1, True)),
@@ -276,10 +282,10 @@ def _checked(name: str, value: Any) -> Any:
     kind = KINDS[name].split(" ")[0].split("[")[0]
     if kind == "tuple":
         values = (value,) if isinstance(value, int | str) else value
-        if not isinstance(values, tuple | list) or not all(isinstance(v, int | str) for v in values):
+        if not isinstance(values, tuple | list) or not all(type(v) in (int, str) for v in values):
             raise SettingError(f"{name} is {value!r}", "give token ids, or eos")
-        return tuple(int(v) if str(v).lstrip("-").isdecimal() else v for v in values)
-    if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+        return tuple(int(v) if re.fullmatch(r"-?[0-9]{1,18}", str(v)) else v for v in values)
+    if kind == "float" and type(value) is int and abs(value) <= 2**63:
         value = float(value)
     if type(value).__name__ != kind:
         raise SettingError(f"{name} is {value!r}", f"give {'an' if kind == 'int' else 'a'} {kind}")

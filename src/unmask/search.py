@@ -29,7 +29,7 @@ class Search:
 
     particles: int = 1
     resamples: bool = False
-    every: int | None = None  # the paper's Δi_r; None: a quarter of the planned steps
+    every: int | None = None  # the paper's Δi_r; None: a quarter of the planned steps, or 4 without a plan
     strength: float = 0.0  # the paper's λ of the Gibbs potential
     potential: str = "gibbs"
     scheme: str = "multinomial"
@@ -153,7 +153,8 @@ def resample(search: Search, state: State, step: int, live: Tensor, due: Tensor,
     growth = torch.where(taking.any(1), after.logsumexp(1) - old.logsumexp(1), 0.0)
     kept = after.where(taking, before)
     weight = torch.where(taking & now[:, None], 0.0, kept)
-    nothing = torch.where(taking.any(1), 0.0, torch.nan)
+    weighed = taking.any(1) & (search.beams is None)
+    nothing = torch.where(weighed, 0.0, torch.nan)
     return Resampled((first + source).view(-1), weight.view(-1), growth, ess + nothing, strength + nothing)
 
 

@@ -73,12 +73,13 @@ def load(path: str | Path) -> list[Event]:
         events = [json.loads(line) for line in lines]
         if not events or events[0]["event"] != "start":
             raise ValueError
+        version = events[0]["version"]
     except OSError as error:
         raise InputError(f"cannot read the trace {str(path)!r}", str(error.strerror)) from None
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{str(path)!r} is no trace", "make one with --trace FILE") from None
-    if events[0]["version"] != VERSION:
-        raise InputError(f"{str(path)!r} has trace version {events[0]['version']}", f"this is version {VERSION}")
+    if version != VERSION:
+        raise InputError(f"{str(path)!r} has trace version {version}", f"this is version {VERSION}")
     return events
 
 

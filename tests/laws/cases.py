@@ -134,12 +134,13 @@ def names(model: str, **extra: Any) -> list[Case]:
     ]
 
 
+KINDS = ("uniform", "ancestral", "eb", "p2", "draft-refine")  # one of each: fixed, random, adaptive and revising counts
+
+
 def variants(model: str) -> list[Case]:
     """Every sampler × every search, every variant of a sampler under resampling, every variant of a search."""
     more = [Case(a, "smc", {**how, **SMC}, model) for a in SAMPLERS for how in samplers(a)[1:]]
-    others = [
-        Case(a, b, {**samplers(a)[0], **how}, model) for a in SAMPLERS for b in SEARCHES for how in searches(b)[1:]
-    ]
+    others = [Case(a, b, {**samplers(a)[0], **how}, model) for a in KINDS for b in SEARCHES for how in searches(b)[1:]]
     return [*names(model), *more, *others]
 
 

@@ -105,11 +105,15 @@ def random_transformer(
     """A small network of random weights over letters, digits and a few signs: no sense, but every code path."""
     alphabet = string.ascii_lowercase + string.digits + " .,\n"
     mask, eos = len(alphabet) + 1, len(alphabet)
-    network = Network(len(alphabet) + 2, width, layers, heads).to(dtype)
+    with torch.device("meta"):  # torch's own initialisation would draw from the global generator
+        network = Network(len(alphabet) + 2, width, layers, heads).to(dtype)
+    network = network.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
         parameter.requires_grad_(False)
-        if parameter.dim() > 1:
+        if parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.copy_(noise * (1.0 if parameter is network.embed.weight else parameter.shape[1] ** -0.5))
     return Transformer(

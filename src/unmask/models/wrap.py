@@ -62,4 +62,4 @@ class Guided:
         hidden, _ = self.inner.look(both, torch.arange(2 * len(rows), device=rows.device))
         with_prompt, without = hidden.chunk(2)
         guided = without + (self.scale + 1) * (with_prompt - without)
-        return guided.where(with_prompt != without, with_prompt), None  # where: -inf in both stays -inf
+        return guided.where(without.isfinite(), with_prompt), None  # -inf says nothing about the prompt's influence

@@ -10,7 +10,7 @@ from torch import Tensor
 from unmask.dice import Purpose
 from unmask.samplers.blocks import block_count, current_by_mask, current_by_schedule
 from unmask.samplers.counts import Count
-from unmask.samplers.scores import Score
+from unmask.samplers.scores import DRAWN, Score
 from unmask.samplers.turn import Ranking, Turn, masked_share, rank
 from unmask.state import State
 
@@ -29,6 +29,10 @@ class Reveal:
     select_all: bool = False  # draw from all candidates (Dream) instead of the top 2k (the paper)
     eps: float | None = None  # the end of its time grid, where it has one
     revises: bool = False
+
+    @property
+    def filters(self) -> bool:
+        return self.score in DRAWN
 
     def want(self, state: State, step: int) -> Tensor:
         return state.masked
@@ -52,22 +56,20 @@ class Reveal:
         offset = state.rank - block[:, None] * (self.block_length or 0)
         scored = self.score(turn, candidates, offset)
         drawn = turn.draw(candidates) if turn.late and scored.drawn is None else scored.drawn
-        late = None
-        if turn.late and drawn is not None:
-            late = turn.is_late(drawn.token)
-            scored = replace(scored, raw=scored.raw.masked_fill(late, -torch.inf))
+        late = turn.is_late(drawn.token) if turn.late and drawn is not None else torch.zeros_like(candidates)
         ranking = rank(scored.order, candidates, late)
-        count = self.count(turn, ranking, scored, left)
+        count = self.count(turn, ranking, replace(scored, raw=scored.raw.masked_fill(late, -torch.inf)), left)
         if self.select_temperature > 0:
-            ranking = self._select(ranking, scored.raw, count, turn)
+            ranking = self._select(ranking, scored.raw, late, count, turn)
         chosen = ranking.first(count)
         return (drawn or turn.draw(chosen)).token.where(chosen, state.tokens)
 
-    def _select(self, ranking: Ranking, raw: Tensor, count: Tensor, turn: Turn) -> Ranking:
+    def _select(self, ranking: Ranking, raw: Tensor, late: Tensor, count: Tensor, turn: Turn) -> Ranking:
         """Multinomial(softmax(raw / T), k) without replacement: the top k of raw / T + Gumbel noise."""
-        pool = ranking.candidates if self.select_all else torch.minimum(2 * count, ranking.candidates)
-        noisy = raw / self.select_temperature + turn.state.gumbel(turn.step, Purpose.SELECT)
-        return rank(noisy, ranking.first(pool))
+        pool = ranking.first(ranking.candidates if self.select_all else 2 * count)
+        below = raw.double() - raw.double().where(pool, -torch.inf).amax(1, keepdim=True)  # so that no T overflows
+        noise = turn.state.gumbel(turn.step, Purpose.SELECT)
+        return rank((below / self.select_temperature).where(below != 0, 0.0) + noise, pool, late)
 
     def done(self, state: State, step: int) -> Tensor:
         filled = ~state.masked.any(1)

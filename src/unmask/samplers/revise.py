@@ -22,6 +22,10 @@ class P2:
     revises: bool = True
     block_length: None = None
 
+    @property
+    def filters(self) -> bool:
+        return self.fresh
+
     def want(self, state: State, step: int) -> Tensor:
         return state.writable
 
@@ -61,6 +65,7 @@ class DraftRefine:
     scheduled: bool = False
     revises: bool = True
     block_length: None = None
+    filters: bool = False
 
     def _target(self, state: State) -> Tensor:  # [B] int64
         return (state.open.double() * self.draft).long()

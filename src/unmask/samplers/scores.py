@@ -71,6 +71,9 @@ def by_drawn_margin(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
     return Scored(gap, gap, drawn)
 
 
+DRAWN = (by_drawn_probability, by_drawn_entropy, by_drawn_margin)
+
+
 @dataclass(frozen=True)
 class Positional:
     """PC-Sampler: confidence against a background frequency, earlier positions first.
@@ -87,4 +90,5 @@ class Positional:
         surprise = -torch.log(self.background.frequency(drawn.token) + 1e-9)  # 1e-9: as in the public code
         calibrated = (drawn.raw.exp() * surprise).clamp(torch.finfo(torch.float32).tiny, self.cap)
         fall = self.decay * offset.double()
-        return Scored(calibrated.log() - fall, calibrated * torch.exp(-fall), drawn)
+        order = (calibrated.log() - fall).to(drawn.raw.dtype)  # no finer than the numbers it is made of
+        return Scored(order, calibrated * torch.exp(-fall), drawn)

@@ -49,6 +49,11 @@ class Sampler(Protocol):
         ...
 
     @property
+    def filters(self) -> bool:
+        """Whether top-k and top-p shape its order, and so have an effect at temperature 0."""
+        ...
+
+    @property
     def block_length(self) -> int | None:
         """Open positions to a block; None: one block."""
         ...
@@ -101,12 +106,19 @@ class Ranking:
         return torch.zeros_like(taken).scatter(1, self.columns, taken)
 
 
+TIE = 64  # scores that differ by less than this many roundings of their kind are equal
+
+
 def rank(order: Tensor, candidates: Tensor, late: Tensor | None = None) -> Ranking:  # [B, L], [B, L] bool
-    """Largest `order` first; `late` candidates after all others."""
-    columns = order.argsort(dim=1, descending=True, stable=True)
-    group = torch.where(candidates, 0 if late is None else late.long(), 2)
-    columns = columns.gather(1, group.gather(1, columns).argsort(dim=1, stable=True))
-    return Ranking(columns, candidates.sum(1))
+    """Largest `order` first; `late` candidates after all others; what is equal up to rounding from the left."""
+    values, columns = order.where(candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
+    slack = TIE * torch.finfo(order.dtype).eps * values[:, :-1].abs().clamp(1, 1e30)
+    apart = values[:, :-1] - values[:, 1:] > slack
+    level = torch.nn.functional.pad(apart.long().cumsum(1), (1, 0))
+    group = torch.where(candidates, 0 if late is None else late.long(), 2).gather(1, columns)
+    length = order.shape[1]
+    place = ((group * length + level) * length + columns).argsort(dim=1)
+    return Ranking(columns.gather(1, place), candidates.sum(1))
 
 
 def masked_share(state: State) -> Tensor:  # [B] float64
