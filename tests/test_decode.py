@@ -1,11 +1,14 @@
 """What `decode` makes of a walk: texts, choices, and options that must not be ignored."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from unmask import Recipe, UnmaskError, decode, load
+from unmask import Recipe, UnmaskError, decode, decode_batch, load, trace
 from unmask.models.transformer import random_transformer
 from unmask.read import Draw, filtered
+from unmask.state import State
 
 
 def test_the_text_of_a_canvas_keeps_what_was_given() -> None:
@@ -23,6 +26,38 @@ def test_the_text_of_a_canvas_keeps_what_was_given() -> None:
 def test_an_answer_without_a_vote_is_an_error() -> None:
     with pytest.raises(UnmaskError, match="answer has no effect on search vanilla: use search vote"):
         decode(load("table"), recipe=Recipe(length=6), answer=str.upper)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"prompts": "se"}, "is no list"),
+        ({"prompts": ["s"], "seeds": 3}, "is no list"),
+        ({"prompts": [3]}, "neither text nor token ids"),
+        ({"prompts": [[1.5]]}, "neither text nor token ids"),
+        ({"prompts": ["s"], "recipe": {"length": 2}}, "recipe is a dict"),
+        ({"prompts": [""], "recipe": Recipe(length=2, guidance=1.0)}, "guidance has no effect where nothing is given"),
+    ],
+)
+def test_wrong_kinds_are_told(how: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnmaskError, match=words):
+        decode_batch(load("table"), **{"recipe": Recipe(length=2), **how})
+
+
+def test_a_model_that_gives_the_wrong_shape_is_told() -> None:
+    class Wide(type(load("table"))):  # type: ignore[misc]
+        def look(self, state: State, rows: torch.Tensor) -> tuple[torch.Tensor, None]:
+            hidden, _ = super().look(state, rows)
+            return torch.cat([hidden, hidden], 2), None
+
+    with pytest.raises(UnmaskError, match=r"gave hidden states of shape \(1, 2, 12\): for these rows"):
+        decode(Wide(load("table").joint), recipe=Recipe(length=2))
+
+
+def test_events_that_are_no_trace_are_told() -> None:
+    for read in (trace.replay, trace.lineages, trace.ancestry):
+        with pytest.raises(UnmaskError, match="do not begin with a start"):
+            list(read([{"event": "step"}]))
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 3}, {"top_p": 0.5}, {"sampler": "p2", "top_k": 3}])

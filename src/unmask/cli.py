@@ -31,6 +31,8 @@ Namespace = argparse.Namespace
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit status."""
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - closed by the caller: nobody listens
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
@@ -243,7 +245,9 @@ def _unexpected(parser: argparse.ArgumentParser, extra: list[str]) -> UnmaskErro
     word = next((word for word in extra if word.startswith("-")), extra[0]).partition("=")[0]
     if not word.startswith("-"):
         return InputError(f"unexpected {word!r}", "put quotes around a text of several words")
-    near = get_close_matches(word.replace("_", "-"), parser._option_string_actions, n=1, cutoff=0.5)
+    wanted, options = word.replace("_", "-"), list(parser._option_string_actions)
+    near = [option for option in options if len(wanted) > 3 and option.startswith(wanted)]
+    near = near or get_close_matches(wanted, options, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else f"see `{parser.prog} --help`"
     return InputError(f"unknown option {word!r}", hint)
 

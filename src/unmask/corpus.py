@@ -14,8 +14,10 @@ from unmask.errors import InputError, unknown
 
 def read(path: str | Path) -> str:
     """A whole UTF-8 file; `-` is standard input."""
+    if path == "-" and sys.stdin is None:
+        raise InputError("standard input is closed", "give the text itself, or a file")
     try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from None
 

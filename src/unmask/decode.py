@@ -138,6 +138,11 @@ def decode_batch(
 ) -> list[Result]:
     """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place)."""
     began = time.perf_counter()
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"recipe is a {type(recipe).__name__}", "give a Recipe, or Recipe.from_dict of a dict")
+    for given in (prompts, canvases, seeds):
+        if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
+            raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
     search = recipe.build_search()
     if answer is not None and search.choose != "vote":
         raise InputError(f"answer has no effect on search {recipe.search}", "use search vote, or leave it out")
@@ -155,6 +160,8 @@ def decode_batch(
     if len(keys) != len(rows):
         raise InputError(f"{len(keys)} seeds for {len(rows)} prompts", "give one seed each")
 
+    if recipe.guidance > 0 and all(set(row.tokens) == {model.vocab.mask} for row in rows):
+        raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
     denoiser: Denoiser = Guided(model, recipe.guidance) if recipe.guidance > 0 else model
     sampler = recipe.build_sampler()
     rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)

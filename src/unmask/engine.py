@@ -153,6 +153,13 @@ def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, tally: 
     if not len(rows):
         return state, tally
     hidden, cache = denoiser.look(state, rows)
+    head, width = denoiser.head, state.tokens.shape[1]
+    expected = (len(rows), width, head.width if head.weight is None else head.weight.shape[1])
+    if tuple(hidden.shape) != expected:
+        raise ModelError(
+            f"{denoiser.name} gave hidden states of shape {tuple(hidden.shape)}",
+            f"for these rows it must be {expected}",
+        )
     if sight.hidden is None and len(rows) < len(state.tokens):
         sight.hidden = hidden.new_zeros(len(state.tokens), *hidden.shape[1:])
     sight.hidden = hidden if sight.hidden is None else sight.hidden.index_copy(0, rows, hidden)

@@ -272,9 +272,9 @@ def parse(name: str, text: str) -> Any:
             return {"true": True, "false": False}[text.lower()]
         return int(text) if kind.startswith("int") else float(text) if kind.startswith("float") else text
     except (ValueError, KeyError):
-        raise SettingError(
-            f"{name}={text} is no {kind.split(' ')[0]}", "see `unmask samplers` and `unmask searches`"
-        ) from None
+        kind = kind.split(" ")[0]
+        way_out = {"int": "give a whole number", "float": "give a number", "bool": "give true or false"}
+        raise SettingError(f"{name}={text} is no {kind}", way_out[kind]) from None
 
 
 def _checked(name: str, value: Any) -> Any:

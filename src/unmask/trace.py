@@ -83,10 +83,18 @@ def load(path: str | Path) -> list[Event]:
     return events
 
 
+def _started(events: Iterable[Event]) -> Iterator[Event]:
+    """The events, if they begin as a trace does."""
+    for number, event in enumerate(events):
+        if number == 0 and event.get("event") != "start":
+            raise InputError("these events do not begin with a start", "give all events of a trace, as `load` does")
+        yield event
+
+
 def replay(events: Iterable[Event]) -> Iterator[list[list[int]]]:
     """The canvases of all rows: the first ones, then those after each step."""
     rows: list[list[int]] = []
-    for event in events:
+    for event in _started(events):
         if event["event"] == "start":
             rows = [list(canvas) for canvas in event["canvases"] for _ in range(event["particles"])]
         elif event["event"] == "step":
@@ -101,7 +109,7 @@ def replay(events: Iterable[Event]) -> Iterator[list[list[int]]]:
 def lineages(events: Iterable[Event]) -> list[list[float | None]]:
     """For each final row, the state entropies along its own ancestry, step by step (bits)."""
     paths: list[list[float | None]] = []
-    for event in events:
+    for event in _started(events):
         if event["event"] == "start":
             paths = [[] for _ in event["canvases"] for _ in range(event["particles"])]
         elif event["event"] == "step":
@@ -113,7 +121,7 @@ def lineages(events: Iterable[Event]) -> list[list[float | None]]:
 def ancestry(events: Iterable[Event]) -> list[list[int]]:
     """For each final row, the row that its lineage was in: at the start, then after each resampling."""
     trees: list[list[int]] = []
-    for event in events:
+    for event in _started(events):
         if event["event"] == "start":
             trees = [[row] for row in range(len(event["canvases"]) * event["particles"])]
         elif "ancestors" in event:

@@ -14,16 +14,21 @@ from unmask.models.words import words
 
 __all__ = ["MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load"]
 
-MODELS: dict[str, Callable[..., Denoiser]] = {
-    "table": words,
-    "random": random_transformer,
-}
+
+def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
+    """A small network of random weights over letters, digits and a few signs: no sense, but every code path."""
+    return random_transformer(device, dtype)
+
+
+MODELS: dict[str, Callable[..., Denoiser]] = {"table": words, "random": random}
 
 
 def load(name: str, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Denoiser:
     """The denoiser of this name; `dtype` None is the model's own."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ModelError(f"dtype is {dtype!r}", "give a floating point type like torch.float32")
     try:
         return MODELS[name](device) if dtype is None else MODELS[name](device, dtype)
     except (RuntimeError, AssertionError) as error:  # torch raises either for a device that is not there
