@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.models.wrap import Guided
 from unmask.prompt import Canvas, Text, from_canvas, from_prompt, start
 from unmask.recipe import Recipe
-from unmask.search import lowest, majority
+from unmask.search import Resampled, lowest, majority
 from unmask.state import State, Vocab
 from unmask.trace import Event
 
@@ -138,37 +139,14 @@ def decode_batch(
 ) -> list[Result]:
     """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place)."""
     began = time.perf_counter()
-    if not isinstance(recipe, Recipe):
-        raise InputError(f"recipe is a {type(recipe).__name__}", "give a Recipe, or Recipe.from_dict of a dict")
-    for given in (prompts, canvases, seeds):
-        if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
-            raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
-    search = recipe.build_search()
-    if answer is not None and search.choose != "vote":
-        raise InputError(f"answer has no effect on search {recipe.search}", "use search vote, or leave it out")
-    if (prompts is None) == (canvases is None):
-        raise InputError("give prompts or canvases", "one of the two")
-    if prompts is not None:
-        rows = [from_prompt(model, prompt, recipe.length) for prompt in prompts]
-    else:
-        if recipe.length is not None:
-            raise InputError("length has no effect on a canvas", "its holes say how much is generated")
-        rows = [from_canvas(model, canvas) for canvas in canvases or []]
-    keys = [recipe.seed + place for place in range(len(rows))] if seeds is None else list(seeds)
-    if not all(isinstance(seed, int) for seed in keys):
-        raise InputError(f"the seeds are {keys}", "give integers")
-    if len(keys) != len(rows):
-        raise InputError(f"{len(keys)} seeds for {len(rows)} prompts", "give one seed each")
-
-    if recipe.guidance > 0 and all(set(row.tokens) == {model.vocab.mask} for row in rows):
-        raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
+    _check_kinds(recipe, answer, (prompts, canvases, seeds))
+    rows = _layout(model, prompts, canvases, recipe)
+    keys = _keys(recipe, seeds, len(rows))
     denoiser: Denoiser = Guided(model, recipe.guidance) if recipe.guidance > 0 else model
-    sampler = recipe.build_sampler()
+    sampler, search = recipe.build_sampler(), recipe.build_search()
     rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
     state = start(denoiser, rows, keys, sampler, search.particles)
-    evidence = torch.zeros(len(rows), dtype=torch.float64, device=state.key.device)
-    entropies: list[Tensor] = []
-    ancestors: list[Tensor | None] = []
+    moments: list[tuple[Tensor, Resampled | None]] = []
     with ExitStack() as stack:
         tell = _listeners(stack, trace, watch)
         if tell:
@@ -176,13 +154,11 @@ def decode_batch(
         for moment in walk(denoiser, state, sampler, search, rules):
             if tell:
                 tell(traces.step_event(moment))
-            entropies.append(moment.entropy)
-            ancestors.append(None if moment.resampled is None else moment.resampled.ancestors)
-            if moment.resampled is not None:
-                evidence = evidence + moment.resampled.log_evidence
+            moments.append((moment.entropy, moment.resampled))
             state, tally = moment.state, moment.tally
-        particles = _particles(model, rows, state, tally.steps.tolist(), _along(entropies, ancestors))
+        particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments))
         chosen = lowest(state) if search.choose == "lowest" else majority(state, _answers(particles, answer))
+        evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), torch.zeros(len(rows)).double())
         k, seconds = search.particles, time.perf_counter() - began
         results = [
             Result(
@@ -202,12 +178,55 @@ def decode_batch(
     return results
 
 
-def _along(entropies: list[Tensor], ancestors: list[Tensor | None]) -> list[list[float | None]]:
+# --- before the walk -------------------------------------------------------------------------------------------------
+
+
+def _check_kinds(recipe: Recipe, answer: Answer | None, lists: Sequence[object]) -> None:
+    """Refuse arguments of the wrong kind, and an answer that nobody would ask for."""
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"recipe is a {type(recipe).__name__}", "give a Recipe, or Recipe.from_dict of a dict")
+    for given in lists:
+        if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
+            raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
+    if answer is not None and recipe.build_search().choose != "vote":
+        raise InputError(f"answer has no effect on search {recipe.search}", "use search vote, or leave it out")
+
+
+def _layout(
+    model: Denoiser, prompts: Sequence[Text] | None, canvases: Sequence[Text] | None, recipe: Recipe
+) -> list[Canvas]:
+    """The rows to decode."""
+    if (prompts is None) == (canvases is None):
+        raise InputError("give prompts or canvases", "one of the two")
+    if canvases is not None and recipe.length is not None:
+        raise InputError("length has no effect on a canvas", "its holes say how much is generated")
+    rows = [from_prompt(model, prompt, recipe.length) for prompt in prompts or []]
+    rows += [from_canvas(model, canvas) for canvas in canvases or []]
+    if recipe.guidance > 0 and all(set(row.tokens) == {model.vocab.mask} for row in rows):
+        raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
+    return rows
+
+
+def _keys(recipe: Recipe, seeds: Sequence[int] | None, rows: int) -> list[int]:
+    """A seed for each row."""
+    try:
+        keys = [recipe.seed + row for row in range(rows)] if seeds is None else [operator.index(s) for s in seeds]
+    except TypeError:
+        raise InputError(f"the seeds are {seeds}", "give integers") from None
+    if len(keys) != rows:
+        raise InputError(f"{len(keys)} seeds for {rows} prompts", "give one seed each")
+    return keys
+
+
+# --- after the walk --------------------------------------------------------------------------------------------------
+
+
+def _along(moments: Sequence[tuple[Tensor, Resampled | None]]) -> list[list[float | None]]:
     """State entropies of every final row along its ancestry, in bits; found by walking back."""
-    row = torch.arange(len(entropies[0]), device=entropies[0].device)
+    row = torch.arange(len(moments[0][0]), device=moments[0][0].device)
     back: list[Tensor] = []
-    for entropy, parents in zip(reversed(entropies), reversed(ancestors), strict=True):
-        row = row if parents is None else parents[row]
+    for entropy, resampled in reversed(moments):
+        row = row if resampled is None else resampled.ancestors[row]
         back.append(entropy[row])
     return [traces.numbers(path) for path in bits(torch.stack(back[::-1], 1))]
 
