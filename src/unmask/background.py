@@ -28,9 +28,15 @@ class Background:
         table[list(self.counts)] = torch.tensor(list(self.counts.values())).double().div(self.total).float()
         return table
 
+    @cached_property
+    def _copies(self) -> dict[torch.device, Tensor]:
+        return {}
+
     def frequency(self, token: Tensor) -> Tensor:  # any shape, int64 -> float32
-        """The background frequency of each token."""
-        table = self._table.to(token.device)
+        """The background frequency of each token; the table goes to a device once."""
+        if token.device not in self._copies:
+            self._copies[token.device] = self._table.to(token.device)
+        table = self._copies[token.device]
         return table[token.clamp(max=len(table) - 1)]
 
     def save(self, path: str | Path) -> None:

@@ -56,11 +56,12 @@ class Draw:
 
 def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
     """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere."""
+    tokens = tokens[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
         logs = logits.log_softmax(1)
         (top, second), best = _top_two(logs)
-        standing = tokens[where][at]
+        standing = tokens[at]
         known = standing < head.width
         stands = logs.gather(1, standing.clamp(max=head.width - 1)[:, None])[:, 0]
         return _entropy(logs), logits.logsumexp(1), top, second, best, stands.where(known, -torch.inf)
@@ -70,11 +71,12 @@ def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
 
 def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
     """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere."""
+    dice = dice[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
         logs = filtered(logits, how).log_softmax(1)
         (top, second), best = _top_two(logs)
-        token = best if how.temperature == 0 else _inverse(logs, dice[where][at])
+        token = best if how.temperature == 0 else _inverse(logs, dice[at])
         pick = token[:, None]
         return (
             token,

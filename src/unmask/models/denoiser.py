@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ class Head:
     width: int  # V, the number of logits
     weight: Tensor | None = None  # [V, D]
     bias: Tensor | None = None  # [V]
-    absent: tuple[int, ...] = field(default=())  # ids that are no part of the model's distribution
+    absent: tuple[int, ...] = ()  # ids that are no part of the model's distribution
 
     def logits(self, hidden: Tensor) -> Tensor:  # [R, D] -> [R, V], float32 or float64
         """Logits in float32 (float64 where the model is), the absent ids at -inf."""

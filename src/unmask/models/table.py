@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -25,7 +25,7 @@ class Table:
     name: str = "table"
     cost: int = 1
     timed: bool = False
-    eos: tuple[int, ...] = field(default=())
+    eos: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         size = self.joint.shape[0] if self.joint.dim() else 0

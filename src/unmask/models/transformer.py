@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -76,7 +76,7 @@ class Transformer:
     limit: int | None = None
     cost: int = 1
     timed: bool = False
-    absent: tuple[int, ...] = field(default=())
+    absent: tuple[int, ...] = ()
 
     @property
     def device(self) -> torch.device:
