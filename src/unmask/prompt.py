@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from unmask import memory
 from unmask.errors import InputError, SettingError
 from unmask.models.denoiser import Denoiser
 from unmask.samplers.turn import Sampler
@@ -114,20 +113,10 @@ def _check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int)
     weight = denoiser.head.weight
     hidden = (weight.shape[1] * weight.element_size()) if weight is not None else denoiser.head.width * 8
     need = prompts * particles * length * (3 * hidden + 128)  # 128: tokens, flags and six numbers a position
-    free = _free_memory(denoiser.device)
+    free = memory.free(denoiser.device)
     if need > free:
         raise SettingError(
             f"{prompts} × {particles} particles of {length} positions need about {need / 2**30:,.1f} GiB, "
             f"{free / 2**30:,.1f} GiB are free",
             "lower particles, length or the number of prompts",
         )
-
-
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # not Linux: all there is
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

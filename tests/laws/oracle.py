@@ -31,8 +31,8 @@ def logits(model: Denoiser, canvases: list[list[int]]) -> Tensor:  # one length 
         return torch.tensor(found, dtype=torch.float64).log()
     assert isinstance(model, Transformer)
     columns = torch.arange(tokens.shape[1]).expand_as(tokens)
-    hidden = model.network(tokens, columns, torch.ones_like(tokens, dtype=torch.bool))
-    scores = hidden.double() @ model.network.embed.weight.double().T * model.sharpness
+    hidden, _ = model.network(tokens, columns, torch.ones_like(tokens, dtype=torch.bool))
+    scores = hidden.double() @ model.network.embed.weight.double().T * model.network.shape.logit_scale
     scores[:, :, model.vocab.mask] = -torch.inf
     return scores
 

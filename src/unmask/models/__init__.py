@@ -1,18 +1,24 @@
-"""MODELS: name -> function that loads a denoiser. `load` takes a name."""
+"""MODELS: name -> function that loads a denoiser. `load` takes such a name, a directory or a hub id."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
-from unmask.errors import ModelError, unknown
+from unmask.errors import InputError, ModelError, unknown
+from unmask.models.checkpoint import NAMES, PICKLES, Progress, read_json
 from unmask.models.denoiser import Denoiser, Head, Tokenizer
+from unmask.models.hub import MODEL, TOKENIZER, download, is_hub_id
+from unmask.models.pretrained import FAMILIES, family_of, from_directory
 from unmask.models.table import Table
+from unmask.models.tokens import read_tokenizer
 from unmask.models.transformer import random_transformer
 from unmask.models.words import words
 
-__all__ = ["MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load"]
+__all__ = ["FAMILIES", "MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load"]
 
 
 def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
@@ -23,13 +29,83 @@ def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float3
 MODELS: dict[str, Callable[..., Denoiser]] = {"table": words, "random": random}
 
 
-def load(name: str, device: str | torch.device = "cpu", dtype: torch.dtype | None = None) -> Denoiser:
-    """The denoiser of this name; `dtype` None is the model's own."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ModelError(f"dtype is {dtype!r}", "give a floating point type like torch.float32")
+def load(
+    name: str | os.PathLike[str],
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype | str | None = None,
+    *,
+    mask_id: int | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    shift: bool = False,
+    progress: Progress | None = None,
+) -> Denoiser:
+    """The denoiser of this name: one of MODELS, a directory with config.json and safetensors, or a hub id.
+
+    `dtype` None is the model's own. `mask_id` is for checkpoints that do not say which token is the mask, `tokenizer`
+    names a directory or hub id with the tokenizer where the checkpoint has none. `trust_remote_code` runs code of the
+    checkpoint through transformers, for layouts that unmask does not know; `shift` then says that output i belongs
+    to token i + 1. `progress` is called with the bytes read so far and in all.
+    """
+    name = os.fspath(name)
+    place, kind = _device(name, device), _dtype(dtype)
+    if shift and not trust_remote_code:
+        raise InputError("shift has no effect", "only trust_remote_code needs it: known layouts say it themselves")
+    if name in MODELS:
+        extras = {"mask_id": mask_id, "tokenizer": tokenizer, "revision": revision}
+        for extra, value in {**extras, "trust_remote_code": trust_remote_code or None}.items():
+            if value is not None:
+                raise InputError(f"{extra} has no effect on the model {name}", "leave it out")
+        return MODELS[name](place) if kind is None else MODELS[name](place, kind)
+    if trust_remote_code:
+        from unmask.models.remote import from_remote_code  # transformers is optional
+
+        return from_remote_code(name, place, kind, mask_id=mask_id, revision=revision, shift=shift)
+    directory = _directory(name, revision)
+    words_from = None if tokenizer is None else _directory(os.fspath(tokenizer), None, TOKENIZER)
+    if words_from is None and not Path(name).is_dir():
+        words_from = _borrowed(directory)
+    return from_directory(directory, place, kind, name=name, mask_id=mask_id, tokenizer=words_from, progress=progress)
+
+
+def _directory(name: str, revision: str | None = None, files: list[str] = MODEL) -> Path:
+    """A directory as it is; a hub id downloaded."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise InputError(f"revision has no effect on the directory {name!r}", "leave it out")
+        return path
+    if path.suffix in PICKLES and path.is_file():
+        raise ModelError(f"{name!r} is a pickle, which can run code", "see `unmask convert` for Lightning checkpoints")
+    if path.exists():
+        raise ModelError(f"{name!r} is a file", "give the directory with config.json and the safetensors")
+    if is_hub_id(name):
+        return download(name, revision, files)
+    if os.sep in name or name.startswith((".", "~")):
+        raise ModelError(f"there is no directory {name!r}", "give a directory, a hub id or a name of `unmask models`")
+    raise unknown("model", name, MODELS)
+
+
+def _borrowed(directory: Path) -> Path | None:
+    """The tokenizer of another model of the hub, for families that publish none of their own."""
+    family = family_of(read_json(directory, "config.json") or {})
+    if family.borrows is None or read_tokenizer(directory) is not None:
+        return None
+    return download(family.borrows, None, TOKENIZER)
+
+
+def _device(name: str, device: str | torch.device) -> torch.device:
     try:
-        return MODELS[name](device) if dtype is None else MODELS[name](device, dtype)
-    except (RuntimeError, AssertionError) as error:  # torch raises either for a device that is not there
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch raises any of them
         raise ModelError(f"cannot load {name} on {device}", str(error).splitlines()[0]) from None
+    return place
+
+
+def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    found = NAMES.get(dtype) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ModelError(f"dtype is {dtype!r}", f"choose from {', '.join(NAMES)}")
+    return found

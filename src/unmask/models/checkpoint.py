@@ -1,0 +1,207 @@
+"""A directory with config.json and safetensors -> checked names, shapes and types, then a filled Network.
+
+Nothing in a checkpoint is trusted: files are data, links must stay inside, and every tensor must have the place and
+the shape that the config promises before any memory is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from unmask import memory
+from unmask.errors import ModelError
+from unmask.models.family import Blueprint, Slot
+from unmask.models.network import Network, empty
+
+Progress = Callable[[int, int], None]  # bytes read, bytes in all
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+NAMES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+MOST_JSON = 256 * 2**20  # bytes: the largest tokenizer.json is a tenth of it
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Where every tensor of a checkpoint is, and what it is."""
+
+    files: Mapping[str, Path]  # name -> file
+    shapes: Mapping[str, tuple[int, ...]]
+    types: Mapping[str, str]
+
+    def bytes(self, name: str) -> int:
+        return torch.Size(self.shapes[name]).numel() * TYPES[self.types[name]].itemsize
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def inside(directory: Path, name: str) -> Path | None:
+    """The regular file `name` of a directory, or None. A link may lead within it, or into the hub cache's blobs."""
+    path = directory / name
+    if not path.exists():
+        if path.is_symlink():
+            raise ModelError(f"{path.name} is a link to nothing", "download the checkpoint again")
+        return None
+    home, real = directory.resolve(), path.resolve()
+    homes = [home]
+    if home.parent.name == "snapshots":  # models--org--name/snapshots/revision/file -> models--org--name/blobs/…
+        homes.append(home.parent.parent / "blobs")
+    if not any(real.is_relative_to(allowed) for allowed in homes):
+        raise ModelError(f"{path.name} is a link that leaves {directory.name}", "copy the file itself there")
+    if not real.is_file():
+        raise ModelError(f"{path.name} is no regular file", "download the checkpoint again")
+    return path
+
+
+def read_json(directory: Path, name: str) -> dict[str, Any] | None:
+    """A JSON object from a file of the checkpoint; None where there is no such file."""
+    path = inside(directory, name)
+    if path is None:
+        return None
+    if path.stat().st_size > MOST_JSON:
+        raise ModelError(f"{name} has {path.stat().st_size} bytes", f"at most {MOST_JSON} make sense")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{name} is no JSON", str(error).splitlines()[0][:200]) from None
+    except OSError as error:
+        raise ModelError(f"cannot read {name}", str(error.strerror)) from None
+    if not isinstance(values, dict):
+        raise ModelError(f"{name} holds a {type(values).__name__}", "it must be an object")
+    return values
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def survey(directory: Path) -> Tensors:
+    """All tensors of a checkpoint, from the headers of its files; the weights themselves are not read."""
+    index = read_json(directory, INDEX)
+    if index is None:
+        if inside(directory, WEIGHTS) is None:
+            raise _no_weights(directory)
+        return _headers(directory, [WEIGHTS])
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+        raise ModelError(f"{INDEX} has no weight_map", "download the checkpoint again")
+    for file in sorted(set(places.values())):
+        if Path(file).name != file or not file.endswith(".safetensors"):
+            raise ModelError(f"{INDEX} names the file {file[:80]!r}", "only safetensors files beside it are read")
+    found = _headers(directory, sorted(set(places.values())))
+    astray = [name for name, file in places.items() if name not in found.files or found.files[name].name != file]
+    if astray:
+        raise ModelError(f"{INDEX} names tensors that are not in its files: {_some(astray)}", "download it again")
+    return found
+
+
+def _no_weights(directory: Path) -> ModelError:
+    pickles = sorted(path.name for path in directory.iterdir() if path.suffix in PICKLES)
+    if pickles:
+        hint = "a pickle can run code; only safetensors are loaded (`unmask convert` reads Lightning checkpoints)"
+        return ModelError(f"{directory.name} has its weights as pickle: {_some(pickles)}", hint)
+    return ModelError(f"{directory.name} has no {WEIGHTS} and no {INDEX}", "give the directory of a checkpoint")
+
+
+def _headers(directory: Path, names: Iterable[str]) -> Tensors:
+    files: dict[str, Path] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    types: dict[str, str] = {}
+    for name in names:
+        path = inside(directory, name)
+        if path is None:
+            raise ModelError(f"{directory.name} lacks {name}", "download the checkpoint again")
+        try:
+            with safe_open(path, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - no dict
+                    if key in files:
+                        raise ModelError(f"{key} is in {files[key].name} and in {name}", "download it again")
+                    part = file.get_slice(key)
+                    files[key], shapes[key], types[key] = path, tuple(part.get_shape()), part.get_dtype()
+        except (SafetensorError, OSError, ValueError) as error:
+            said = str(error).splitlines()[0][:120]
+            raise ModelError(f"{name} is no whole safetensors file ({said})", "download it again") from None
+    return Tensors(files, shapes, types)
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
+    """The type that the config names, or the one of the weights."""
+    name = config.get("dtype", config.get("torch_dtype"))
+    if isinstance(name, str) and name in NAMES:
+        return NAMES[name]
+    kinds = {TYPES[kind] for kind in tensors.types.values() if kind in TYPES}
+    return next(iter(kinds)) if len(kinds) == 1 else torch.float32
+
+
+def fit(plan: Blueprint, tensors: Tensors) -> dict[str, Slot]:
+    """The place of every tensor, after checking that each is there, known, of the right shape and of a float type."""
+    expected = _shapes(plan)
+    missing = [name for name in plan.slots if name not in tensors.files]
+    strange = [name for name in tensors.files if name not in plan.slots and name not in plan.buffers]
+    if missing:
+        raise ModelError(
+            f"{len(missing)} tensors are missing: {_some(missing)}", "the checkpoint or its config is damaged"
+        )
+    if strange:
+        raise ModelError(f"{len(strange)} tensors are unexpected: {_some(strange)}", "the config is of another model")
+    for name in plan.slots:
+        if tensors.shapes[name] != expected[name]:
+            shape, wanted = (" × ".join(map(str, sizes)) for sizes in (tensors.shapes[name], expected[name]))
+            raise ModelError(f"{name} is {shape}, by the config it must be {wanted}", "one of them is damaged")
+        if tensors.types[name] not in TYPES:
+            raise ModelError(f"{name} has the type {tensors.types[name]}", f"only {', '.join(TYPES)} are loaded")
+    return dict(plan.slots)
+
+
+def _shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        parameters = dict(Network(plan.shape).named_parameters())
+    return {
+        name: (slot.rows or parameters[slot.parameter].shape[0], *parameters[slot.parameter].shape[1:])
+        for name, slot in plan.slots.items()
+    }
+
+
+def fill(
+    plan: Blueprint, tensors: Tensors, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
+) -> Network:
+    """A Network with the weights of a checkpoint: file by file, tensor by tensor, straight to its device and type."""
+    slots = fit(plan, tensors)
+    need = sum(torch.Size(tensors.shapes[name]).numel() for name in slots) * dtype.itemsize
+    free = memory.free(device)
+    if need > free:
+        raise ModelError(
+            f"the weights need {need / memory.GIB:.1f} GiB on {device}, {free / memory.GIB:.1f} are free",
+            "take a smaller dtype or another device",
+        )
+    network = empty(plan.shape, device, dtype)
+    parameters = dict(network.named_parameters())
+    done, total = 0, sum(map(tensors.bytes, slots))
+    for path in dict.fromkeys(tensors.files[name] for name in slots):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in (name for name in slots if tensors.files[name] == path):
+                    slot, place = slots[name], parameters[slots[name].parameter]
+                    place[slot.start : slot.start + (slot.rows or len(place))].copy_(file.get_tensor(name))
+                    done += tensors.bytes(name)
+                    if progress is not None:
+                        progress(done, total)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"cannot read {path.name}", str(error).splitlines()[0][:120]) from None
+    return network
+
+
+def _some(names: Iterable[str], most: int = 4) -> str:
+    listed = list(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

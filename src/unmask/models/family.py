@@ -1,0 +1,138 @@
+"""A checkpoint's config -> Blueprint: the network's shape, where every tensor goes, and the family's special ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from unmask.errors import ModelError
+from unmask.models.network import Shape
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one tensor of a checkpoint: `rows` rows of a parameter from `start` on; 0 rows: all of it."""
+
+    parameter: str
+    start: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """All that a config says. What it leaves open (None) the tokenizer or the user must say."""
+
+    shape: Shape
+    slots: Mapping[str, Slot]  # tensor of the checkpoint -> place in the network
+    limit: int | None = None
+    mask: int | None = None
+    eos: tuple[int, ...] = ()
+    pad: int | None = None
+    buffers: tuple[str, ...] = ()  # tensors that may be there and are not needed
+    shift: bool = False  # output i belongs to token i + 1
+    subs: bool = False  # the mask is no part of the distribution
+    noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level
+
+
+@dataclass(frozen=True)
+class Family:
+    """One layout of checkpoints. `tiny` and `full` are configs as published, for `unmask fabricate`."""
+
+    name: str
+    about: str
+    types: tuple[str, ...]  # values of model_type in config.json
+    read: Callable[[Config], Blueprint]
+    tiny: Mapping[str, Any]
+    full: Mapping[str, Any]
+    mask_tokens: tuple[str, ...] = ()  # texts of the mask token, where neither config nor tokenizer says which it is
+    ends: tuple[str, ...] = ()  # texts of tokens that end a turn, beside the EOS
+    specials: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # size -> text -> id, for made tokenizers
+    template: str | None = None  # chat template for made tokenizers
+    shard: int = 5 * 10**9  # bytes of a published file, at most
+    borrows: str | None = None  # hub id whose tokenizer it uses, where the checkpoint has none
+    buffers: Callable[[Shape], dict[str, Tensor]] = lambda shape: {}  # what is published beside the weights
+
+
+# --- reading a config ------------------------------------------------------------------------------------------------
+
+MOST = {"layers": 1024, "heads": 4096, "width": 1 << 17, "vocabulary": 1 << 23, "length": 1 << 26}  # beyond: a lie
+
+
+@dataclass(frozen=True)
+class Config:
+    """The fields of a config.json, read strictly: a wrong kind or size is a ModelError that names the field."""
+
+    values: Mapping[str, Any]
+
+    def integer(self, name: str, kind: str, default: int | None = None) -> int:
+        """A positive whole number that is at most MOST[kind]; null or missing is the default."""
+        value = self.values.get(name)
+        value = default if value is None else value
+        if type(value) is not int or not 1 <= value <= MOST[kind]:
+            raise self._wrong(name, f"it must be a whole number from 1 to {MOST[kind]}")
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A positive, finite number."""
+        value = self.values.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
+            raise self._wrong(name, "it must be a positive number")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.values.get(name)
+        value = default if value is None else value
+        if not isinstance(value, bool):
+            raise self._wrong(name, "it must be true or false")
+        return value
+
+    def expect(self, **wanted: Any) -> None:
+        """Refuse a variant that this network does not compute; a missing field is the usual variant."""
+        for name, value in wanted.items():
+            if name in self.values and self.values[name] is not None and self.values[name] != value:
+                raise self._wrong(name, f"only {value!r} is supported")
+
+    def token(self, name: str, vocabulary: int) -> int | None:
+        """A token id, or None."""
+        found = self.tokens(name, vocabulary)
+        if len(found) > 1:
+            raise self._wrong(name, "it must be one token id")
+        return found[0] if found else None
+
+    def tokens(self, name: str, vocabulary: int) -> tuple[int, ...]:
+        """A token id or a list of them; nothing where it is null or missing."""
+        value = self.values.get(name)
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(type(token) is int and 0 <= token < vocabulary for token in ids):
+            raise self._wrong(name, f"token ids go from 0 to {vocabulary - 1}")
+        return tuple(ids)
+
+    def divided(self, what: str, total: int, parts: int) -> int:
+        """total / parts, where that is whole."""
+        if total % parts:
+            raise ModelError(f"config.json: {what} do not divide: {total} by {parts}", "the config is damaged")
+        return total // parts
+
+    def _wrong(self, name: str, way_out: str) -> ModelError:
+        said = repr(self.values[name]) if name in self.values else "missing"
+        return ModelError(f"config.json: {name} is {said if len(said) < 80 else said[:80] + '…'}", way_out)
+
+
+# --- places in parameters that hold several tensors of a checkpoint --------------------------------------------------
+
+
+def qkv_slots(shape: Shape, parameter: str) -> Iterator[Slot]:
+    """Places of queries, keys and values in the one parameter that holds them all."""
+    start = 0
+    for heads in (shape.heads, shape.kv, shape.kv):
+        yield Slot(parameter, start, heads * shape.each)
+        start += heads * shape.each
+
+
+def up_slots(shape: Shape, block: str) -> list[Slot]:
+    """Places of gate and up."""
+    return [Slot(f"{block}.up.weight", part * shape.inner, shape.inner) for part in range(2)]

@@ -1,0 +1,74 @@
+"""The layout of Llama and Qwen2, which Dream, Open-dCoder and iLLaDA share: config -> Blueprint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unmask.errors import ModelError
+from unmask.models.family import Blueprint, Config, Slot, qkv_slots, up_slots
+from unmask.models.network import Shape
+
+
+def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, shift: bool = False) -> Blueprint:
+    """Sizes, names and special ids; `tied` is what a config without tie_word_embeddings means."""
+    config.expect(hidden_act="silu", use_sliding_window=False, use_mrope=False)
+    rows = config.integer("vocab_size", "vocabulary")
+    width, heads = config.integer("hidden_size", "width"), config.integer("num_attention_heads", "heads")
+    kv = config.integer("num_key_value_heads", "heads", heads)
+    config.divided("num_attention_heads and num_key_value_heads", heads, kv)
+    each = config.divided("hidden_size and twice num_attention_heads", width, 2 * heads) * 2
+    config.expect(head_dim=each)
+    shape = Shape(
+        vocabulary=rows,
+        width=width,
+        layers=config.integer("num_hidden_layers", "layers"),
+        heads=heads,
+        kv_heads=kv,
+        inner=config.integer("intermediate_size", "width"),
+        eps=config.number("rms_norm_eps", 1e-6),
+        base=_rotary_base(config),
+        qkv_bias=qkv_bias,
+        tied=config.flag("tie_word_embeddings", tied),
+    )
+    return Blueprint(
+        shape,
+        _slots(shape),
+        limit=config.integer("max_position_embeddings", "length"),
+        mask=config.token("mask_token_id", rows),
+        eos=config.tokens("eos_token_id", rows),
+        pad=config.token("pad_token_id", rows),
+        buffers=("lm_head.weight",) if shape.tied else (),  # a copy of the embedding, in some files
+        shift=shift,
+    )
+
+
+def _rotary_base(config: Config) -> float:
+    """`rope_theta`, which newer files keep in `rope_parameters`; scaled positions are refused."""
+    for name in ("rope_scaling", "rope_parameters"):
+        table: Any = config.values.get(name)
+        if table is None:
+            continue
+        kind = table.get("rope_type", table.get("type", "default")) if isinstance(table, dict) else None
+        if kind != "default":
+            raise ModelError(f"config.json: {name} is {str(table)[:80]}", "scaled rotary positions are not supported")
+        if "rope_theta" in table:
+            return Config(table).number("rope_theta")
+    return config.number("rope_theta", 10_000.0)
+
+
+def _slots(shape: Shape) -> dict[str, Slot]:
+    slots = {"model.embed_tokens.weight": Slot("embed.weight"), "model.norm.weight": Slot("norm.weight")}
+    if not shape.tied:
+        slots["lm_head.weight"] = Slot("head.weight")
+    for layer in range(shape.layers):
+        old, new = f"model.layers.{layer}", f"blocks.{layer}"
+        slots[f"{old}.input_layernorm.weight"] = Slot(f"{new}.attention_norm.weight")
+        slots[f"{old}.post_attention_layernorm.weight"] = Slot(f"{new}.mlp_norm.weight")
+        slots[f"{old}.self_attn.o_proj.weight"] = Slot(f"{new}.out.weight")
+        slots[f"{old}.mlp.down_proj.weight"] = Slot(f"{new}.down.weight")
+        for kind in ("weight", "bias") if shape.qkv_bias else ("weight",):
+            names = [f"{old}.self_attn.{part}_proj.{kind}" for part in "qkv"]
+            slots.update(zip(names, qkv_slots(shape, f"{new}.qkv.{kind}"), strict=True))
+        names = [f"{old}.mlp.{part}_proj.weight" for part in ("gate", "up")]
+        slots.update(zip(names, up_slots(shape, new), strict=True))
+    return slots

@@ -1,0 +1,230 @@
+"""Tokens -> hidden states: the one bidirectional transformer that every family of models is a Shape of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FREQUENCIES = 128  # of the time embedding, as in DiT and MDLM
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes and switches of a Network."""
+
+    vocabulary: int  # rows of the embedding and of the head
+    width: int
+    layers: int
+    heads: int
+    inner: int  # width of the MLP
+    kv_heads: int = 0  # key and value heads, each shared by heads / kv_heads queries; 0: as many as heads
+    head_width: int = 0  # 0: width / heads
+    norm: str = "rms"  # or "layer": mean and variance, weight only
+    eps: float = 1e-6
+    position: str = "rotary"  # or "learned", or "grid": row + column + box of a square
+    base: float = 10_000.0  # of the rotary frequencies
+    places: int = 0  # rows of a learned table, or the side of a grid
+    qkv_bias: bool = False
+    bias: bool = False  # of the attention's output and of the MLP
+    qk_norm: bool = False
+    gated: bool = True  # silu(gate) * up; otherwise tanh-GELU
+    mlp_bias: bool = False
+    tied: bool = False  # the head is the embedding
+    head_bias: bool = False
+    condition: int = 0  # width of the adaptive modulation by time; 0: none
+    logit_scale: float = 1.0
+
+    @property
+    def kv(self) -> int:
+        return self.kv_heads or self.heads
+
+    @property
+    def each(self) -> int:
+        """Width of one attention head."""
+        return self.head_width or self.width // self.heads
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Keys and values of all layers, row by row; for each row, those before `end` stand in for fresh ones."""
+
+    keys: Tensor  # [B, layers, H, L, d]
+    values: Tensor  # [B, layers, H, L, d]
+    end: Tensor  # [B] int64
+
+    def __getitem__(self, rows: Tensor) -> Kept:
+        return Kept(self.keys[rows], self.values[rows], self.end[rows])
+
+
+@dataclass(frozen=True)
+class _Sites:
+    """Where the computed columns are, and what they may see; the same for all layers."""
+
+    cos: Tensor | None  # [R, 1, S, d/2]
+    sin: Tensor | None
+    seen: Tensor | None  # [R, 1, S, L] bool; None: everything
+    start: int  # the first computed column
+    fresh: Tensor | None  # [R, 1, S, 1] bool: keys and values are computed; elsewhere, and before `start`, kept
+
+
+class Block(nn.Module):
+    """Attention over all real positions, then an MLP, each behind a norm; both may be modulated by time."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        width, all_heads = shape.width, shape.heads + 2 * shape.kv
+        self.attention_norm, self.mlp_norm = _norm(shape), _norm(shape)
+        self.qkv = nn.Linear(width, all_heads * shape.each, bias=shape.qkv_bias)
+        self.out = nn.Linear(shape.heads * shape.each, width, bias=shape.bias)
+        self.up = nn.Linear(width, (2 if shape.gated else 1) * shape.inner, bias=shape.bias or shape.mlp_bias)
+        self.down = nn.Linear(shape.inner, width, bias=shape.bias or shape.mlp_bias)
+        if shape.qk_norm:
+            self.q_norm, self.k_norm = (nn.RMSNorm(shape.each, eps=shape.eps) for _ in range(2))
+        if shape.condition:
+            self.modulate = nn.Linear(shape.condition, 6 * width)
+
+    def forward(
+        self, x: Tensor, sites: _Sites, condition: Tensor | None, kept: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x [R, S, D] after the block, and the keys and values [R, H, L, d] that it attended to."""
+        shape = self.shape
+        change = None if condition is None else self.modulate(condition)[:, None].chunk(6, 2)
+        y = _modulated(self.attention_norm(x), None if change is None else change[:2])
+        heads = self.qkv(y).unflatten(2, (-1, shape.each)).transpose(1, 2)  # [R, heads + 2 kv, S, d]
+        q, k, v = heads.split([shape.heads, shape.kv, shape.kv], 1)
+        if shape.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if sites.cos is not None and sites.sin is not None:
+            q, k = rotate(q, sites.cos, sites.sin), rotate(k, sites.cos, sites.sin)
+        if kept is not None and sites.fresh is not None:
+            k, v = (_joined(old, new, sites) for old, new in zip(kept, (k, v), strict=True))
+        many = shape.heads // shape.kv
+        mixed = F.scaled_dot_product_attention(q, _spread(k, many), _spread(v, many), attn_mask=sites.seen)
+        mixed = mixed.transpose(1, 2).flatten(2)
+        x = torch.add(x, self.out(mixed) if change is None else change[2] * self.out(mixed))
+        y = _modulated(self.mlp_norm(x), None if change is None else change[3:5])
+        if shape.gated:
+            gate, up = self.up(y).chunk(2, 2)
+            y = self.down(F.silu(gate) * up)
+        else:
+            y = self.down(F.gelu(self.up(y), approximate="tanh"))
+        return torch.add(x, y if change is None else change[5] * y), k, v
+
+
+def _norm(shape: Shape) -> nn.Module:
+    if shape.norm == "rms":
+        return nn.RMSNorm(shape.width, eps=shape.eps)
+    return nn.LayerNorm(shape.width, eps=shape.eps, bias=False)
+
+
+def _spread(x: Tensor, many: int) -> Tensor:  # [R, H, L, d] -> [R, H * many, L, d]
+    """Each key and value head once for every query head that shares it."""
+    return x if many == 1 else x[:, :, None].expand(-1, -1, many, -1, -1).flatten(1, 2)
+
+
+def _modulated(x: Tensor, change: tuple[Tensor, ...] | None) -> Tensor:
+    """x (1 + scale) + shift."""
+    return x if change is None else torch.addcmul(change[0], x, 1 + change[1])
+
+
+def _joined(old: Tensor, new: Tensor, sites: _Sites) -> Tensor:  # [R, H, L, d], [R, H, S, d] -> [R, H, L, d]
+    assert sites.fresh is not None
+    return torch.cat([old[:, :, : sites.start], new.where(sites.fresh, old[:, :, sites.start :])], 2)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [R, H, S, d]
+    """Rotary positions, dimension c paired with c + d/2; in float32 at least, whatever the type of x."""
+    a, b = x.to(cos.dtype).chunk(2, 3)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], 3).to(x.dtype)
+
+
+class Network(nn.Module):
+    """Tokens and their columns -> hidden states. The head's weights live here; `read` applies them where asked."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embed = nn.Embedding(shape.vocabulary, shape.width)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = _norm(shape)
+        if shape.position == "learned":
+            self.place = nn.Embedding(shape.places, shape.width)
+        elif shape.position == "grid":
+            self.row, self.column, self.box = (nn.Embedding(shape.places, shape.width) for _ in range(3))
+        if shape.condition:
+            self.time = nn.ModuleList(
+                [nn.Linear(2 * FREQUENCIES, shape.condition), nn.Linear(shape.condition, shape.condition)]
+            )
+            self.modulate = nn.Linear(shape.condition, 2 * shape.width)
+        if not shape.tied:
+            self.head = nn.Linear(shape.width, shape.vocabulary, bias=shape.head_bias)
+
+    def forward(
+        self,
+        tokens: Tensor,  # [R, L] int64
+        columns: Tensor,  # [R, L] int64: counted from the first real token, -1 on padding
+        attend: Tensor | None = None,  # [R, L] bool: False on padding; None: there is none
+        sigma: Tensor | None = None,  # [R] noise level, for networks with a time input; None: 0
+        kept: Kept | None = None,
+        start: int = 0,  # compute only from this column on; what is before it must be kept
+        keep: bool = False,
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Hidden states [R, L - start, D], and, to `keep`, the keys and values of every layer."""
+        x = self._embed(tokens[:, start:], columns[:, start:])
+        sites = self._sites(columns, attend, start, kept)
+        condition = self._condition(sigma, x) if self.shape.condition else None
+        used: list[tuple[Tensor, Tensor]] = []
+        for layer, block in enumerate(self.blocks):
+            old = None if kept is None else (kept.keys[:, layer], kept.values[:, layer])
+            x, k, v = block(x, sites, condition, old)
+            if keep:
+                used.append((k, v))
+        last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)
+        return _modulated(self.norm(x), last), used
+
+    def _embed(self, tokens: Tensor, columns: Tensor) -> Tensor:
+        x = torch.as_tensor(self.embed(tokens))
+        at, side = columns.clamp(min=0), self.shape.places
+        if self.shape.position == "learned":
+            return torch.add(x, self.place(at))
+        if self.shape.position == "grid":
+            row, column, small = at // side, at % side, round(side**0.5)
+            x = torch.add(x, self.row(row) + self.column(column))
+            return torch.add(x, self.box(row // small * small + column // small))
+        return x
+
+    def _sites(self, columns: Tensor, attend: Tensor | None, start: int, kept: Kept | None) -> _Sites:
+        cos = sin = seen = fresh = None
+        length, device = columns.shape[1], columns.device
+        if self.shape.position == "rotary":
+            pairs = self.shape.each // 2
+            pace = self.shape.base ** (-torch.arange(pairs, device=device, dtype=torch.float64) / pairs)
+            angles = columns[:, None, start:, None].clamp(min=0).double() * pace
+            exact = torch.float64 if self.embed.weight.dtype == torch.float64 else torch.float32
+            cos, sin = angles.cos().to(exact), angles.sin().to(exact)
+        if attend is not None:
+            # A padding row may see itself, so that no softmax is empty; nobody sees it.
+            itself = torch.eye(length, dtype=torch.bool, device=device)[start:]
+            seen = attend[:, None, None, :] | itself
+        if kept is not None:
+            fresh = (torch.arange(start, length, device=device) >= kept.end[:, None])[:, None, :, None]
+        return _Sites(cos, sin, seen, start, fresh)
+
+    def _condition(self, sigma: Tensor | None, x: Tensor) -> Tensor:  # [R, C], or [1, C] where time is left out
+        level = torch.zeros(1, device=x.device) if sigma is None else sigma.to(x.device)
+        exact = torch.float64 if x.dtype == torch.float64 else torch.float32
+        pace = 10_000.0 ** (-torch.arange(FREQUENCIES, device=x.device, dtype=exact) / FREQUENCIES)
+        angles = level.to(exact)[:, None] * pace
+        wave = torch.cat([angles.cos(), angles.sin()], 1).to(x.dtype)
+        return F.silu(self.time[1](F.silu(self.time[0](wave))))
+
+
+def empty(shape: Shape, device: str | torch.device, dtype: torch.dtype) -> Network:
+    """A Network whose weights are yet to be written; nothing is drawn from the global generator."""
+    with torch.device("meta"):
+        network = Network(shape).to(dtype)
+    return network.to_empty(device=device).requires_grad_(False).eval()

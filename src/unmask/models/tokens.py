@@ -1,0 +1,202 @@
+"""Tokenizers: tokenizer.json, or vocab.json with merges.txt, and the checkpoint's chat template; ids where none is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer as Fast
+
+from unmask.errors import InputError, ModelError
+from unmask.models.checkpoint import inside, read_json
+
+Message = Mapping[str, str]
+LONGEST = 1 << 24  # characters of a rendered chat
+# How Qwen2 cuts text before merging, digits one by one; Dream has it in code, not in a file.
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """For a checkpoint without a tokenizer: text is ids with spaces between them."""
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [int(part) for part in text.split()]
+        except ValueError:
+            raise InputError(
+                f"this model has no tokenizer, and {text[:40]!r} is not made of token ids",
+                "write ids like '12 7 99', or put a tokenizer.json into the checkpoint",
+            ) from None
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A tokenizer from files. No token is added to what a text says; a chat template writes its own."""
+
+    fast: Fast
+    template: str | None = None
+    names: Mapping[str, str] = ()  # type: ignore[assignment]  # bos_token and the like -> their texts
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return list(self.fast.encode(text, add_special_tokens=False).ids)
+        except Exception as error:  # the library raises plain Exceptions
+            raise InputError(f"the tokenizer cannot read {text[:40]!r}", str(error).splitlines()[0]) from None
+
+    def decode(self, ids: list[int]) -> str:
+        known = self.size
+        return str(self.fast.decode([i for i in ids if 0 <= i < known], skip_special_tokens=True))
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the highest id."""
+        return max(self.fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def id(self, text: str) -> int | None:
+        """The id of one token."""
+        found = self.fast.token_to_id(text)
+        return None if found is None else int(found)
+
+    def chat(self, messages: Sequence[Message]) -> str:
+        """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
+        if self.template is None:
+            raise InputError("this model has no chat template", "leave chat out and write the prompt as it should be")
+        try:
+            pieces, length = [], 0
+            for piece in (
+                _sandbox()
+                .from_string(self.template)
+                .generate(
+                    messages=[dict(message) for message in messages], add_generation_prompt=True, **dict(self.names)
+                )
+            ):
+                pieces.append(piece)
+                length += len(piece)
+                if length > LONGEST:
+                    raise InputError("the chat template does not end", "the checkpoint is damaged")
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            raise InputError("the chat template refuses these messages", str(error).splitlines()[0][:200]) from None
+        return "".join(pieces)
+
+
+def _sandbox() -> ImmutableSandboxedEnvironment:
+    """No attribute that starts with an underscore, no change to what it is given, no long range: jinja's sandbox."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
+    environment.globals["raise_exception"] = _refuse
+    return environment
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(str(message))
+
+
+# --- from files ------------------------------------------------------------------------------------------------------
+
+
+def read_tokenizer(directory: Path) -> Pieces | None:
+    """The tokenizer of a checkpoint; None where it has none."""
+    settings = read_json(directory, "tokenizer_config.json") or {}
+    path, vocabulary = inside(directory, "tokenizer.json"), inside(directory, "vocab.json")
+    if path is not None:
+        fast = _parsed(path.read_bytes(), "tokenizer.json")
+    elif vocabulary is not None and inside(directory, "merges.txt") is not None:
+        fast = _parsed(json.dumps(_from_parts(directory, settings)).encode(), "vocab.json with merges.txt")
+    else:
+        return None
+    return Pieces(fast, _template(directory, settings), _names(directory, settings))
+
+
+def _parsed(text: bytes, name: str) -> Fast:
+    try:
+        fast = Fast.from_buffer(text)
+        fast.no_padding()
+        fast.no_truncation()
+    except BaseException as error:  # the library raises plain Exceptions, and panics that are none
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise ModelError(f"{name} is no tokenizer", str(error).splitlines()[0][:120]) from None
+    return fast
+
+
+def _from_parts(directory: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What tokenizer.json would say: byte-level BPE as Qwen2 does it, with the added tokens of either config."""
+    vocabulary = read_json(directory, "vocab.json") or {}
+    lines = (directory / "merges.txt").read_text(encoding="utf-8", errors="replace").split("\n")
+    merges = [line for line in lines if line and not line.startswith("#version")]
+    added = dict(read_json(directory, "added_tokens.json") or {})
+    table = settings.get("added_tokens_decoder")
+    for number, about in (table if isinstance(table, dict) else {}).items():
+        if isinstance(about, dict) and isinstance(about.get("content"), str) and number.isdigit():
+            added[about["content"]] = int(number)
+    return byte_level(vocabulary, merges, added, QWEN2)
+
+
+def byte_level(
+    vocabulary: Mapping[str, Any], merges: Sequence[str], added: Mapping[str, Any], cut: str | None = None
+) -> dict[str, Any]:
+    """A tokenizer.json of byte-level BPE; `added` are special tokens with their ids, `cut` a pattern of its own."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut is None}
+    split = {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": text, **flags, "special": True}
+            for text, number in sorted(added.items(), key=lambda item: str(item[1]).zfill(20))
+        ],
+        "normalizer": None if cut is None else {"type": "NFC"},
+        "pre_tokenizer": level if cut is None else {"type": "Sequence", "pretokenizers": [split, level]},
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": {**vocabulary, **added},
+            "merges": list(merges),
+        },
+    }
+
+
+def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """The chat template: a file of its own, or a field; of several, the one called default."""
+    path = inside(directory, "chat_template.jinja")
+    if path is not None:
+        return path.read_text(encoding="utf-8", errors="replace")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
+
+
+def _names(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token`, `eos_token`, `mask_token` and the like, as texts."""
+    found: dict[str, str] = {}
+    for table in (read_json(directory, "special_tokens_map.json") or {}, settings):
+        for name, token in table.items():
+            text = token.get("content") if isinstance(token, dict) else token
+            if name.endswith("_token") and isinstance(text, str):
+                found[name] = text
+    return found
