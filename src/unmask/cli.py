@@ -19,8 +19,20 @@ from unmask import __version__, corpus, demo, flags, show
 from unmask.background import count
 from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, UnmaskError, unknown
-from unmask.models import MODELS, Denoiser, load
-from unmask.prompt import MARKER
+from unmask.modelcli import (
+    add_check,
+    add_convert,
+    add_fabricate,
+    add_model,
+    chunked,
+    load_model,
+    run_check,
+    run_convert,
+    run_fabricate,
+    used,
+)
+from unmask.models import FAMILIES, MODELS, Denoiser
+from unmask.prompt import MARKER, Text, encode
 from unmask.recipe import ALIASES, KINDS
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
@@ -38,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
     try:
         args = _parse(sys.argv[1:] if argv is None else argv)
-        args.run(args)
+        status = args.run(args)
         sys.stdout.flush()
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
@@ -53,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         return _fail("out of memory: lower particles, length or the number of prompts")
     except OSError as error:
         return _fail(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
-    return 0
+    return int(status or 0)
 
 
 def _fail(message: str) -> int:
@@ -75,19 +87,26 @@ def generate(args: Namespace) -> None:
     recipe = flags.to_recipe(args)
     if sum(given is not None for given in (args.prompt, args.prompts, args.canvas)) > 1:
         raise InputError("a prompt, --prompts and --canvas exclude each other", "give one of them")
+    if args.system is not None and not args.chat:
+        raise InputError("--system is a message of a chat", "add --chat")
+    if args.chat and args.canvas is not None:
+        raise InputError("--chat writes a prompt, a canvas is written as it is", "leave one of them out")
     canvases = None if args.canvas is None else [_text(args.canvas)]
     prompts = _prompts(args) if canvases is None else None
-    model = load(args.model, args.device)
-    if prompts and recipe.length is None:
-        recipe = recipe.replace(length=_usual_length(model, prompts))
+    texts = prompts if prompts is None or not args.chat else [_messages(prompt, args.system) for prompt in prompts]
+    model = chunked(load_model(args, args.model), args.max_rows)
+    if texts and recipe.length is None:
+        recipe = recipe.replace(length=_usual_length(model, texts))
     with show.following() as watch:
-        results = decode_batch(model, prompts, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)
+        results = decode_batch(model, texts, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)
     if args.json:
         for place, result in enumerate(results):
             given = {"canvas": canvases[place]} if canvases else {"prompt": (prompts or [])[place]}
-            _print_json({"model": model.name, **given, **result.to_dict()})
+            _print_json({"model": model.name, **given, **result.to_dict(), "memory": used(model)})
     else:
         _show(results, prompts if args.prompts else None)
+        if model.device.type == "cuda":
+            print(show.memory_used(used(model)))
 
 
 def _show(results: Sequence[Result], prompts: Sequence[str] | None) -> None:
@@ -109,8 +128,14 @@ def _text(given: str) -> str:
     return corpus.read("-").removesuffix("\n") if given == "-" else given
 
 
-def _usual_length(model: Denoiser, prompts: Sequence[str]) -> int:
-    longest = max(len(model.tokenizer.encode(prompt)) for prompt in prompts)
+def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
+    """A dialogue of one question, after what the system is told."""
+    first = [] if system is None else [{"role": "system", "content": system}]
+    return [*first, {"role": "user", "content": prompt}]
+
+
+def _usual_length(model: Denoiser, prompts: Sequence[Text]) -> int:
+    longest = max(len(encode(model, prompt)) for prompt in prompts)
     return USUAL if model.limit is None else max(1, min(USUAL, model.limit - longest))
 
 
@@ -129,12 +154,17 @@ def searches(args: Namespace) -> None:
 def models(args: Namespace) -> None:
     """List the models, or load one and say all about it."""
     entries = {name: show.entry(name, build, MODEL_HELP) for name, build in MODELS.items()}
-    if args.name in entries:
-        entries[args.name]["facts"] = show.facts(load(args.name))
+    if args.name is not None:
+        model = load_model(args, args.name)
+        about = {"name": args.name, "summary": "a checkpoint", "more": "", "settings": []}
+        entries = {args.name: {**entries.get(args.name, about), "facts": show.facts(model)}}
     _list("model", entries, args)
+    if args.name is None and not args.json:
+        kinds = ", ".join(f"{family.name} ({family.about})" for family in FAMILIES.values())
+        print(f"Besides these, a directory or hub id with a checkpoint of: {kinds}.")
 
 
-MODEL_HELP = {"device": "where it runs; the flag --device of `unmask generate`", "dtype": "of its numbers"}
+MODEL_HELP = {"device": "where it runs; the flag --device", "dtype": "of its numbers; the flag --dtype"}
 
 
 def _list(kind: str, entries: dict[str, dict[str, Any]], args: Namespace) -> None:
@@ -152,7 +182,7 @@ def frequencies(args: Namespace) -> None:
     """Count the tokens of texts: the background table of the sampler pc."""
     if not Path(args.output).resolve().parent.is_dir():  # known before the counting, not after
         raise InputError(f"there is no folder for {args.output!r}", "make it first")
-    model = load(args.model)
+    model = load_model(args, args.model)
     names = None if args.fields is None else [name for name in args.fields.split(",") if name]
     with show.progress() as bar:
         texts = corpus.Texts(args.files, names, bar)
@@ -180,7 +210,7 @@ Names of other projects work too:
 {chr(10).join(f"  {flags.spelled(alias)} is {flags.spelled(name)}" for alias, name in ALIASES.items())}"""
 
 # command: (function, help, examples); the tests run the examples
-COMMANDS: dict[str, tuple[Callable[[Namespace], None], str, str]] = {
+COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
     "generate": (
         generate,
         "Generate text after a prompt, or fill the holes of a canvas.",
@@ -205,7 +235,22 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], None], str, str]] = {
     "models": (
         models,
         "List the models, or load one and say all about it.",
-        "  unmask models\n  unmask models table",
+        "  unmask models\n  unmask models table\n  unmask models ./tiny-llada --json",
+    ),
+    "check": (
+        run_check,
+        "Check that a model keeps the laws that decoding relies on: rows, padding, head, time, cache.",
+        "  unmask check random\n  unmask check ./tiny-llada --dtype float64",
+    ),
+    "fabricate": (
+        run_fabricate,
+        "Write a random checkpoint in a family's published layout, for tests, benchmarks and bug reports.",
+        "  unmask fabricate llada ./tiny-llada\n  unmask generate hello --chat --model ./tiny-llada --length 16",
+    ),
+    "convert": (
+        run_convert,
+        "Turn a Lightning checkpoint of MDLM into a directory that unmask loads. No code of the file runs.",
+        "  unmask convert best.ckpt ./my-mdlm\n  unmask generate --model ./my-mdlm --tokenizer openai-community/gpt2",
     ),
     "frequencies": (
         frequencies,
@@ -273,6 +318,10 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("samplers", "searches", "models"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
         made[name].add_argument("--json", action="store_true", help="print JSON")
+    add_model(made["models"])
+    add_check(made["check"])
+    add_fabricate(made["fabricate"])
+    add_convert(made["convert"])
     _add_frequencies(made["frequencies"])
     made["demo"].add_argument("--seeds", type=int, default=demo.SEEDS, metavar="N", help="answers of each method")
     made["demo"].add_argument("--trace", default=demo.TRACE, metavar="FILE", help="where one path is written")
@@ -285,16 +334,19 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompts", metavar="FILE", help="a prompt on each line, decoded together; - reads standard input"
     )
-    parser.add_argument("--model", default="table", metavar="NAME", help="listed by `unmask models` [table]")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda or cuda:1 [cpu]")
-    parser.add_argument("--recipe", metavar="FILE", help="settings from a .toml or .json file")
+    parser.add_argument("--chat", action="store_true", help="the prompt is a question: write it as the model's chat")
+    parser.add_argument("--system", metavar="TEXT", help="with --chat: what the system is told first")
+    parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each prompt")
     parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
+    add_model(parser, "table")
+    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
     flags.add(parser)
 
 
 def _add_frequencies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="TEXTFILE", help="UTF-8; each line is a text of its own")
     parser.add_argument("--model", required=True, metavar="NAME", help="whose tokens are counted")
+    add_model(parser)
     parser.add_argument("--fields", metavar="NAMES", help="lines are JSON objects: the text is in these fields")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where the table goes")

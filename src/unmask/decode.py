@@ -18,6 +18,7 @@ from unmask import trace as traces
 from unmask.engine import walk
 from unmask.entropy import bits
 from unmask.errors import InputError
+from unmask.models.cache import cached
 from unmask.models.denoiser import Denoiser
 from unmask.models.wrap import Guided
 from unmask.prompt import Canvas, Text, from_canvas, from_prompt, start
@@ -142,7 +143,8 @@ def decode_batch(
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
     rows = _layout(model, prompts, canvases, recipe)
     keys = _keys(recipe, seeds, len(rows))
-    denoiser: Denoiser = Guided(model, recipe.guidance) if recipe.guidance > 0 else model
+    denoiser = model if recipe.cache_block is None else cached(model, recipe.cache_block)
+    denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
     sampler, search = recipe.build_sampler(), recipe.build_search()
     rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
     state = start(denoiser, rows, keys, sampler, search.particles)

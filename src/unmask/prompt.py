@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from unmask import memory
 from unmask.errors import InputError, SettingError
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Chats, Denoiser
 from unmask.samplers.turn import Sampler
 from unmask.state import State, begin
 
 MARKER = "[MASK]"  # one hole; [MASK*8] is eight
 HOLE = re.compile(r"(\[MASK(?:\*\d{1,18})?\])")
-Text = str | Sequence[int]
+Text = str | Sequence[int] | Sequence[Mapping[str, str]]  # text, token ids, or a dialogue of roles and contents
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:
     """A prompt, then `length` masks."""
     if length is None or length < 1:
         raise InputError(f"length is {length}", "say how many positions to generate, at least 1")
-    ids = _encode(denoiser, prompt)
+    ids = encode(denoiser, prompt)
     _check_fits(denoiser, len(ids) + length, "shorten the prompt or the length")
     if denoiser.vocab.mask in ids:
         raise InputError(
@@ -52,16 +52,20 @@ def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
             _check_fits(denoiser, len(tokens) + width, way_out)
             tokens += [denoiser.vocab.mask] * width
         else:
-            tokens += _encode(denoiser, part)
+            tokens += encode(denoiser, part)
     _check_fits(denoiser, len(tokens), way_out)
     if denoiser.vocab.mask not in tokens:
         raise InputError("the canvas has no hole", f"write {MARKER} (or [MASK*8] for eight) where text is missing")
     return Canvas(tokens, 0)
 
 
-def _encode(denoiser: Denoiser, text: Text) -> list[int]:
+def encode(denoiser: Denoiser, text: Text) -> list[int]:
+    """Token ids of a text, of a dialogue, or as they are given."""
     try:
-        ids = denoiser.tokenizer.encode(text) if isinstance(text, str) else [operator.index(token) for token in text]
+        messages = [] if isinstance(text, str) else [part for part in text if isinstance(part, Mapping)]
+        if messages and len(messages) == len(text):
+            text = _dialogue(denoiser, messages)
+        ids = denoiser.tokenizer.encode(text) if isinstance(text, str) else [operator.index(x) for x in text]  # type: ignore[arg-type]
     except TypeError:
         raise InputError(f"{text!r} is neither text nor token ids", "give a string or a list of integers") from None
     known = max(denoiser.head.width, denoiser.vocab.mask + 1)
@@ -69,6 +73,16 @@ def _encode(denoiser: Denoiser, text: Text) -> list[int]:
         if not 0 <= token < known:
             raise InputError(f"token id {token} is outside the vocabulary", f"ids go from 0 to {known - 1}")
     return ids
+
+
+def _dialogue(denoiser: Denoiser, messages: Sequence[Mapping[str, str]]) -> str:
+    """The messages as the model's chat template writes them."""
+    for message in messages:
+        if set(message) != {"role", "content"} or not all(isinstance(part, str) for part in message.values()):
+            raise InputError(f"{dict(message)!r} is no message", "give {'role': 'user', 'content': '…'}")
+    if not isinstance(denoiser.tokenizer, Chats):
+        raise InputError(f"{denoiser.name} has no chat template", "give the prompt as text")
+    return denoiser.tokenizer.chat(messages)
 
 
 def start(

@@ -41,6 +41,7 @@ class Recipe:
     top_k: int | None = None
     top_p: float | None = None
     guidance: float = 0.0
+    cache_block: int | None = None
     ban: tuple[int | str, ...] = ()
     late: tuple[int | str, ...] = ()
     fill_tail: bool = False
@@ -100,6 +101,11 @@ class Recipe:
         if self.fill_tail and sampler.revises:
             raise SettingError(
                 f"fill_tail has no effect on sampler {self.sampler}, which may reopen an EOS", "leave it out"
+            )
+        if self.cache_block is not None and sampler.revises:
+            raise SettingError(
+                f"cache_block does not go with sampler {self.sampler}, which may mask positions before the block",
+                "state entropy would leave them out; use another sampler",
             )
         self.build_search()
 
@@ -211,7 +217,7 @@ CHOICES = {"scope": ("region", "block"), "weight": ("step", "time")}
 
 # name: (lowest, highest, whether the lowest itself is allowed)
 RANGES: dict[str, tuple[float, float, bool]] = {
-    **dict.fromkeys(("length", "steps", "block_length", "reveal", "top_k"), (1, 2**31, True)),
+    **dict.fromkeys(("length", "steps", "block_length", "cache_block", "reveal", "top_k"), (1, 2**31, True)),
     "loops": (0, 2**31, True),
     **dict.fromkeys(("particles", "every", "beams", "candidates"), (1, 2**31, True)),
     **dict.fromkeys(("temperature", "select_temperature", "alg_temp", "guidance"), (0, 1e9, True)),  # 1e9: flat

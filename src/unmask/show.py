@@ -14,7 +14,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table as Grid
 
 from unmask.decode import Result, Watch
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Chats, Denoiser
+from unmask.models.laws import Verdict
+from unmask.models.transformer import Transformer
 from unmask.trace import Event
 
 
@@ -53,6 +55,8 @@ def cost(found: Result) -> str:
     ]
     if len(found.particles) > 1:
         parts.append(f"{_many(len(found.particles), 'particle')} of {_many(found.lineages, 'lineage')}")
+    if found.recipe.cache_block is not None:
+        parts.append("approximate: prefix cache")
     return " · ".join(parts)
 
 
@@ -125,13 +129,42 @@ def detail(about: dict[str, Any]) -> None:
 
 def facts(model: Denoiser) -> dict[str, Any]:
     """What a loaded model says about itself."""
+    more: dict[str, Any] = {}
+    if isinstance(model, Transformer):
+        weights = list(model.network.parameters())
+        more = {
+            "family": model.family,
+            "parameters": sum(weight.numel() for weight in weights),
+            "weights": f"{model.bytes / 2**30:.2f} GiB as {str(weights[0].dtype).removeprefix('torch.')}",
+            "shifted": model.shift,
+            "timed": model.timed,
+        }
+    kinds = {"Numbers": "none: text is token ids with spaces between them", "Characters": "single characters"}
     return {
+        **more,
+        "tokenizer": kinds.get(type(model.tokenizer).__name__, "from its files"),
+        "chat template": isinstance(model.tokenizer, Chats) and getattr(model.tokenizer, "template", "") is not None,
         "vocabulary": model.head.width,
         "mask": model.vocab.mask,
         "eos": list(model.vocab.eos),
+        "absent": list(model.head.absent),
         "limit": model.limit,
         "device": str(model.device),
     }
+
+
+def verdicts(found: Sequence[Verdict]) -> None:
+    """The laws of a model, one line each."""
+    made = grid("", "law", "what was found")
+    for verdict in found:
+        made.add_row({True: "✓", False: "✗", None: "–"}[verdict.held], verdict.law, verdict.detail)
+    console().print(made)
+
+
+def memory_used(found: Mapping[str, int]) -> str:
+    """One line: weights and peaks."""
+    names = {"weights": "weights", "device_peak": "peak on the device", "host_peak": "peak on the host"}
+    return " · ".join(f"{text} {found[name] / 2**30:.2f} GiB" for name, text in names.items() if name in found)
 
 
 # --- progress --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-MOST_JSON = 256 * 2**20  # bytes: the largest tokenizer.json is a tenth of it
+MOST_BYTES = 256 * 2**20  # of a file that is read whole: the largest tokenizer.json is a tenth of it
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,11 @@ class Tensors:
 def inside(directory: Path, name: str) -> Path | None:
     """The regular file `name` of a directory, or None. A link may lead within it, or into the hub cache's blobs."""
     path = directory / name
-    if not path.exists():
+    try:
+        found = path.exists()
+    except OSError as error:  # a name that is too long, a directory that may not be read
+        raise ModelError(f"cannot read {_some([name])}", said(error)) from None
+    if not found:
         if path.is_symlink():
             raise ModelError(f"{path.name} is a link to nothing", "download the checkpoint again")
         return None
@@ -61,19 +65,28 @@ def inside(directory: Path, name: str) -> Path | None:
     return path
 
 
-def read_json(directory: Path, name: str) -> dict[str, Any] | None:
-    """A JSON object from a file of the checkpoint; None where there is no such file."""
+def read_bytes(directory: Path, name: str) -> bytes | None:
+    """A whole file of the checkpoint, of sane size; None where there is no such file."""
     path = inside(directory, name)
     if path is None:
         return None
-    if path.stat().st_size > MOST_JSON:
-        raise ModelError(f"{name} has {path.stat().st_size} bytes", f"at most {MOST_JSON} make sense")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{name} is no JSON", str(error).splitlines()[0][:200]) from None
+        if path.stat().st_size > MOST_BYTES:
+            raise ModelError(f"{name} has {path.stat().st_size} bytes", f"at most {MOST_BYTES} make sense")
+        return path.read_bytes()
     except OSError as error:
-        raise ModelError(f"cannot read {name}", str(error.strerror)) from None
+        raise ModelError(f"cannot read {name}", said(error)) from None
+
+
+def read_json(directory: Path, name: str) -> dict[str, Any] | None:
+    """A JSON object from a file of the checkpoint; None where there is no such file."""
+    text = read_bytes(directory, name)
+    if text is None:
+        return None
+    try:
+        values = json.loads(text.decode(), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{name} is no JSON", said(error)) from None
     if not isinstance(values, dict):
         raise ModelError(f"{name} holds a {type(values).__name__}", "it must be an object")
     return values
@@ -94,7 +107,7 @@ def survey(directory: Path) -> Tensors:
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise ModelError(f"{INDEX} has no weight_map", "download the checkpoint again")
     for file in sorted(set(places.values())):
-        if Path(file).name != file or not file.endswith(".safetensors"):
+        if Path(file).name != file or not file.endswith(".safetensors") or not file.isprintable():
             raise ModelError(f"{INDEX} names the file {file[:80]!r}", "only safetensors files beside it are read")
     found = _headers(directory, sorted(set(places.values())))
     astray = [name for name, file in places.items() if name not in found.files or found.files[name].name != file]
@@ -123,12 +136,11 @@ def _headers(directory: Path, names: Iterable[str]) -> Tensors:
             with safe_open(path, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 - no dict
                     if key in files:
-                        raise ModelError(f"{key} is in {files[key].name} and in {name}", "download it again")
+                        raise ModelError(f"{_some([key])} is in {files[key].name} and in {name}", "download it again")
                     part = file.get_slice(key)
                     files[key], shapes[key], types[key] = path, tuple(part.get_shape()), part.get_dtype()
         except (SafetensorError, OSError, ValueError) as error:
-            said = str(error).splitlines()[0][:120]
-            raise ModelError(f"{name} is no whole safetensors file ({said})", "download it again") from None
+            raise ModelError(f"{name} is no whole safetensors file ({said(error)})", "download it again") from None
     return Tensors(files, shapes, types)
 
 
@@ -137,7 +149,7 @@ def _headers(directory: Path, names: Iterable[str]) -> Tensors:
 
 def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
     """The type that the config names, or the one of the weights."""
-    name = config.get("dtype", config.get("torch_dtype"))
+    name = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
     if isinstance(name, str) and name in NAMES:
         return NAMES[name]
     kinds = {TYPES[kind] for kind in tensors.types.values() if kind in TYPES}
@@ -146,7 +158,6 @@ def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
 
 def fit(plan: Blueprint, tensors: Tensors) -> dict[str, Slot]:
     """The place of every tensor, after checking that each is there, known, of the right shape and of a float type."""
-    expected = _shapes(plan)
     missing = [name for name in plan.slots if name not in tensors.files]
     strange = [name for name in tensors.files if name not in plan.slots and name not in plan.buffers]
     if missing:
@@ -155,16 +166,20 @@ def fit(plan: Blueprint, tensors: Tensors) -> dict[str, Slot]:
         )
     if strange:
         raise ModelError(f"{len(strange)} tensors are unexpected: {_some(strange)}", "the config is of another model")
+    expected = tensor_shapes(plan)
     for name in plan.slots:
         if tensors.shapes[name] != expected[name]:
-            shape, wanted = (" × ".join(map(str, sizes)) for sizes in (tensors.shapes[name], expected[name]))
+            shape, wanted = (
+                " × ".join(map(str, sizes[:9])) or "a number" for sizes in (tensors.shapes[name], expected[name])
+            )
             raise ModelError(f"{name} is {shape}, by the config it must be {wanted}", "one of them is damaged")
         if tensors.types[name] not in TYPES:
             raise ModelError(f"{name} has the type {tensors.types[name]}", f"only {', '.join(TYPES)} are loaded")
     return dict(plan.slots)
 
 
-def _shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
+    """The shape that every tensor of such a checkpoint has."""
     with torch.device("meta"):
         parameters = dict(Network(plan.shape).named_parameters())
     return {
@@ -198,10 +213,15 @@ def fill(
                     if progress is not None:
                         progress(done, total)
         except (SafetensorError, OSError) as error:
-            raise ModelError(f"cannot read {path.name}", str(error).splitlines()[0][:120]) from None
+            raise ModelError(f"cannot read {path.name}", said(error)) from None
     return network
 
 
+def said(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:160]
+
+
 def _some(names: Iterable[str], most: int = 4) -> str:
-    listed = list(names)
+    listed = [name[:80] if name.isprintable() else ascii(name[:80]) for name in names]
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,15 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
     def decode(self, ids: list[int]) -> str: ...
+
+
+@runtime_checkable
+class Chats(Protocol):
+    """A tokenizer with a chat template."""
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The dialogue as text, up to where the answer begins."""
+        ...
 
 
 class Denoiser(Protocol):

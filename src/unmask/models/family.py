@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,8 +119,8 @@ class Config:
         return total // parts
 
     def _wrong(self, name: str, way_out: str) -> ModelError:
-        said = repr(self.values[name]) if name in self.values else "missing"
-        return ModelError(f"config.json: {name} is {said if len(said) < 80 else said[:80] + '…'}", way_out)
+        said = reprlib.repr(self.values[name]) if name in self.values else "missing"
+        return ModelError(f"config.json: {name} is {said}", way_out)
 
 
 # --- places in parameters that hold several tensors of a checkpoint --------------------------------------------------

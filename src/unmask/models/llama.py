@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 from unmask.errors import ModelError
@@ -50,7 +51,9 @@ def _rotary_base(config: Config) -> float:
             continue
         kind = table.get("rope_type", table.get("type", "default")) if isinstance(table, dict) else None
         if kind != "default":
-            raise ModelError(f"config.json: {name} is {str(table)[:80]}", "scaled rotary positions are not supported")
+            raise ModelError(
+                f"config.json: {name} is {reprlib.repr(table)}", "scaled rotary positions are not supported"
+            )
         if "rope_theta" in table:
             return Config(table).number("rope_theta")
     return config.number("rope_theta", 10_000.0)

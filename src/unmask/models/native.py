@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import reprlib
 from typing import Any
 
 import torch
@@ -27,11 +29,13 @@ def read(config: Config) -> Blueprint:
     given["head_width"] = config.integer("head_width", "width", max(1, given["width"] // given["heads"]))
     given["condition"] = 0 if not config.values.get("condition") else config.integer("condition", "width")
     for name, choices in CHOICES.items():
-        given[name] = config.values.get(name, usual[name])
+        given[name] = usual[name] if config.values.get(name) is None else config.values[name]
         if given[name] not in choices:
-            raise ModelError(f"config.json: {name} is {given[name]!r}", f"choose from {', '.join(choices)}")
+            raise ModelError(f"config.json: {name} is {reprlib.repr(given[name])}", f"choose from {', '.join(choices)}")
     if given["position"] != "rotary":
         given["places"] = config.integer("places", "length")
+        if given["position"] == "grid" and math.isqrt(given["places"]) ** 2 != given["places"]:
+            raise ModelError(f"config.json: places is {given['places']}", "the side of a grid must be a square number")
     elif given["head_width"] % 2:
         raise ModelError(f"config.json: head_width is {given['head_width']}", "rotary positions need an even one")
     config.divided("heads and kv_heads", given["heads"], given["kv_heads"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ def from_directory(
     pieces = read_tokenizer(directory if tokenizer is None else tokenizer)
     if tokenizer is not None and pieces is None:
         raise ModelError(f"there is no tokenizer in {str(tokenizer)!r}", "it needs a tokenizer.json")
+    if pieces is not None and pieces.size > plan.shape.vocabulary:
+        raise ModelError(
+            f"the tokenizer has ids up to {pieces.size - 1}, the network only up to {plan.shape.vocabulary - 1}",
+            "it is of another model: give the directory of the right one as tokenizer",
+        )
     mask = _mask(plan, family, pieces, mask_id)
     eos = _ends(plan, family, pieces)
     tensors = survey(directory)
@@ -68,7 +74,7 @@ def family_of(config: dict[str, Any]) -> Family:
             return family
     known = ", ".join(kind for family in FAMILIES.values() for kind in family.types)
     raise ModelError(
-        f"config.json: model_type is {str(kind)[:80]!r}, not one of {known}",
+        f"config.json: model_type is {reprlib.repr(kind)}, not one of {known}",
         "write an adapter (docs/models.md), or let the checkpoint's own code run with trust_remote_code",
     )
 
@@ -83,7 +89,7 @@ def _mask(plan: Blueprint, family: Family, pieces: Pieces | None, given: int | N
     if plan.mask is not None:
         return plan.mask
     if pieces is not None:
-        for text in (*filter(None, [dict(pieces.names).get("mask_token")]), *family.mask_tokens):
+        for text in (*filter(None, [pieces.names.get("mask_token")]), *family.mask_tokens):
             found = pieces.id(text)
             if found is not None and found < rows:
                 return found
@@ -97,6 +103,6 @@ def _ends(plan: Blueprint, family: Family, pieces: Pieces | None) -> tuple[int, 
     """EOS ids of the config, then the tokens that end a turn."""
     found = list(plan.eos)
     if pieces is not None:
-        names = [dict(pieces.names).get("eos_token"), *family.ends]
+        names = [pieces.names.get("eos_token"), *family.ends]
         found += [number for text in names if text and (number := pieces.id(text)) is not None]
     return tuple(dict.fromkeys(token for token in found if token < plan.shape.vocabulary))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Fast
 
-from unmask.errors import InputError, ModelError
-from unmask.models.checkpoint import inside, read_json
+from unmask.errors import InputError, ModelError, UnmaskError
+from unmask.models.checkpoint import inside, read_bytes, read_json, said
 
 Message = Mapping[str, str]
 LONGEST = 1 << 24  # characters of a rendered chat
@@ -47,17 +49,16 @@ class Pieces:
 
     fast: Fast
     template: str | None = None
-    names: Mapping[str, str] = ()  # type: ignore[assignment]  # bos_token and the like -> their texts
+    names: Mapping[str, str] = field(default_factory=dict)  # bos_token and the like -> their texts
 
     def encode(self, text: str) -> list[int]:
-        try:
+        with _no_panic(InputError, f"the tokenizer cannot read {text[:40]!r}"):
             return list(self.fast.encode(text, add_special_tokens=False).ids)
-        except Exception as error:  # the library raises plain Exceptions
-            raise InputError(f"the tokenizer cannot read {text[:40]!r}", str(error).splitlines()[0]) from None
 
     def decode(self, ids: list[int]) -> str:
-        known = self.size
-        return str(self.fast.decode([i for i in ids if 0 <= i < known], skip_special_tokens=True))
+        known = [i for i in ids if 0 <= i < self.size]
+        with _no_panic(InputError, f"the tokenizer cannot write {known[:8]}"):
+            return str(self.fast.decode(known, skip_special_tokens=True))
 
     @cached_property
     def size(self) -> int:
@@ -66,7 +67,10 @@ class Pieces:
 
     def id(self, text: str) -> int | None:
         """The id of one token."""
-        found = self.fast.token_to_id(text)
+        try:
+            found = self.fast.token_to_id(text)
+        except UnicodeEncodeError:  # half a character: JSON can say it, no token is it
+            return None
         return None if found is None else int(found)
 
     def chat(self, messages: Sequence[Message]) -> str:
@@ -78,16 +82,16 @@ class Pieces:
             for piece in (
                 _sandbox()
                 .from_string(self.template)
-                .generate(
-                    messages=[dict(message) for message in messages], add_generation_prompt=True, **dict(self.names)
-                )
+                .generate(messages=[dict(message) for message in messages], add_generation_prompt=True, **self.names)
             ):
                 pieces.append(piece)
                 length += len(piece)
                 if length > LONGEST:
                     raise InputError("the chat template does not end", "the checkpoint is damaged")
-        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-            raise InputError("the chat template refuses these messages", str(error).splitlines()[0][:200]) from None
+        except InputError:
+            raise
+        except Exception as error:  # a template can cause any
+            raise InputError("the chat template refuses these messages", said(error)) from None
         return "".join(pieces)
 
 
@@ -111,39 +115,48 @@ def _refuse(message: str) -> None:
 def read_tokenizer(directory: Path) -> Pieces | None:
     """The tokenizer of a checkpoint; None where it has none."""
     settings = read_json(directory, "tokenizer_config.json") or {}
-    path, vocabulary = inside(directory, "tokenizer.json"), inside(directory, "vocab.json")
-    if path is not None:
-        fast = _parsed(path.read_bytes(), "tokenizer.json")
-    elif vocabulary is not None and inside(directory, "merges.txt") is not None:
-        fast = _parsed(json.dumps(_from_parts(directory, settings)).encode(), "vocab.json with merges.txt")
-    else:
-        return None
-    return Pieces(fast, _template(directory, settings), _names(directory, settings))
-
-
-def _parsed(text: bytes, name: str) -> Fast:
-    try:
+    name, text = "tokenizer.json", read_bytes(directory, "tokenizer.json")
+    if text is None:
+        merges = read_bytes(directory, "merges.txt")
+        if merges is None or inside(directory, "vocab.json") is None:
+            return None
+        parts = _from_parts(directory, merges.decode(errors="replace"), settings)
+        name, text = "vocab.json with merges.txt", json.dumps(parts).encode()
+    with _no_panic(ModelError, f"{name} is no tokenizer"):
         fast = Fast.from_buffer(text)
         fast.no_padding()
         fast.no_truncation()
-    except BaseException as error:  # the library raises plain Exceptions, and panics that are none
+    return Pieces(fast, _template(directory, settings), _names(directory, settings))
+
+
+@contextmanager
+def _no_panic(kind: type[UnmaskError], message: str) -> Iterator[None]:
+    """The library raises plain Exceptions, and panics that are none."""
+    try:
+        yield
+    except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        raise ModelError(f"{name} is no tokenizer", str(error).splitlines()[0][:120]) from None
-    return fast
+        raise kind(message, said(error)) from None
 
 
-def _from_parts(directory: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _from_parts(directory: Path, merges: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What tokenizer.json would say: byte-level BPE as Qwen2 does it, with the added tokens of either config."""
-    vocabulary = read_json(directory, "vocab.json") or {}
-    lines = (directory / "merges.txt").read_text(encoding="utf-8", errors="replace").split("\n")
-    merges = [line for line in lines if line and not line.startswith("#version")]
-    added = dict(read_json(directory, "added_tokens.json") or {})
+    added = _ids(directory, "added_tokens.json")
     table = settings.get("added_tokens_decoder")
     for number, about in (table if isinstance(table, dict) else {}).items():
-        if isinstance(about, dict) and isinstance(about.get("content"), str) and number.isdigit():
+        if isinstance(about, dict) and isinstance(about.get("content"), str) and re.fullmatch("[0-9]{1,9}", number):
             added[about["content"]] = int(number)
-    return byte_level(vocabulary, merges, added, QWEN2)
+    lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
+    return byte_level(_ids(directory, "vocab.json"), lines, added, QWEN2)
+
+
+def _ids(directory: Path, name: str) -> dict[str, int]:
+    """Text -> id, from a file; nothing where there is none."""
+    table = read_json(directory, name) or {}
+    if not all(type(number) is int and number >= 0 for number in table.values()):
+        raise ModelError(f"{name} holds something else than token ids", "download it again")
+    return table
 
 
 def byte_level(
@@ -181,13 +194,13 @@ def byte_level(
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
     """The chat template: a file of its own, or a field; of several, the one called default."""
-    path = inside(directory, "chat_template.jinja")
-    if path is not None:
-        return path.read_text(encoding="utf-8", errors="replace")
+    text = read_bytes(directory, "chat_template.jinja")
+    if text is not None:
+        return text.decode(errors="replace")
     found = settings.get("chat_template")
     if isinstance(found, list):
-        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
-        found = named.get("default")
+        named = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
+        found = named[-1].get("template") if named else None
     return found if isinstance(found, str) else None
 
 

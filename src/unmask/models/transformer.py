@@ -39,6 +39,11 @@ class Transformer:
     def timed(self) -> bool:
         return self.noise is not None
 
+    @property
+    def bytes(self) -> int:
+        """Of the weights."""
+        return sum(parameter.nbytes for parameter in self.network.parameters())
+
     @cached_property
     def head(self) -> Head:
         shape, network = self.network.shape, self.network

@@ -1,25 +1,23 @@
-"""Denoisers around denoisers: classifier-free guidance."""
+"""Denoisers around denoisers: guidance, rows in chunks, counted calls. They go over each other in any order."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask.models.denoiser import Denoiser, Head, Tokenizer
-from unmask.state import State, Vocab
+from unmask.state import Cache, State, Vocab
 
 
 @dataclass(frozen=True, eq=False)
-class Guided:
-    """Classifier-free guidance: u + (scale + 1)(c - u), u from the row whose given tokens are masked.
-
-    It commutes with a linear head, so hidden states are combined and the vocabulary is applied once.
-    """
+class Wrapped:
+    """A denoiser that is like the inner one in all that it does not say itself."""
 
     inner: Denoiser
-    scale: float
 
     @property
     def name(self) -> str:
@@ -47,19 +45,93 @@ class Guided:
 
     @property
     def cost(self) -> int:
-        return 2 * self.inner.cost
+        return self.inner.cost
 
     @property
     def timed(self) -> bool:
         return self.inner.timed
 
-    def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
+        return self.inner.look(state, rows)
+
+
+def innermost(denoiser: Denoiser, change: Callable[[Denoiser], Denoiser]) -> Denoiser:
+    """The same wrappers around `change` of what they wrap."""
+    if isinstance(denoiser, Wrapped):
+        return replace(denoiser, inner=innermost(denoiser.inner, change))
+    return change(denoiser)
+
+
+@dataclass(frozen=True)
+class _Both:
+    """The inner cache of a state whose rows are there twice: as they are, then without what was given."""
+
+    inner: Cache
+    rows: int
+
+    def __getitem__(self, rows: Tensor) -> _Both:
+        return _Both(self.inner[torch.cat([rows, rows + self.rows])], len(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Guided(Wrapped):
+    """Classifier-free guidance: u + (scale + 1)(c - u), u from the row whose given tokens are masked.
+
+    It commutes with a linear head, so hidden states are combined and the vocabulary is applied once.
+    """
+
+    scale: float
+
+    @property
+    def cost(self) -> int:
+        return 2 * self.inner.cost
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, _Both | None]:
         """One call with every row twice: as it is, and with its given tokens masked."""
-        twice = state.replace(cache=None).take(torch.cat([rows, rows]))
+        count = len(state.tokens)
+        everyone = torch.arange(count, device=rows.device)
+        twice = state.replace(cache=None).take(torch.cat([everyone, everyone]))
         blind = twice.tokens.where(twice.writable | ~twice.attend, state.vocab.mask)
-        second = torch.arange(2 * len(rows), device=rows.device) >= len(rows)
-        both = twice.replace(tokens=blind.where(second[:, None], twice.tokens))
-        hidden, _ = self.inner.look(both, torch.arange(2 * len(rows), device=rows.device))
+        second = torch.arange(2 * count, device=rows.device) >= count
+        kept = state.cache.inner if isinstance(state.cache, _Both) else None
+        both = twice.replace(tokens=blind.where(second[:, None], twice.tokens), cache=kept)
+        hidden, cache = self.inner.look(both, torch.cat([rows, rows + count]))
         with_prompt, without = hidden.chunk(2)
         guided = without + (self.scale + 1) * (with_prompt - without)
-        return guided.where(without.isfinite(), with_prompt), None  # -inf says nothing about the prompt's influence
+        guided = guided.where(without.isfinite(), with_prompt)  # -inf says nothing about the prompt's influence
+        return guided, None if cache is None else _Both(cache, count)
+
+
+@dataclass(frozen=True, eq=False)
+class Chunked(Wrapped):
+    """At most `rows` rows through the network at a time: bounded memory for many particles."""
+
+    rows: int
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
+        parts = []
+        for begin in range(0, len(rows), self.rows):
+            hidden, cache = self.inner.look(state, rows[begin : begin + self.rows])
+            state = state.replace(cache=cache)
+            parts.append(hidden)
+        return torch.cat(parts), state.cache
+
+
+@dataclass
+class Count:
+    """What has gone through a denoiser."""
+
+    calls: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Counted(Wrapped):
+    """Counts calls and rows, for checks and benchmarks: `counted.count.rows`."""
+
+    count: Count = field(default_factory=Count)
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
+        self.count.calls += 1
+        self.count.rows += len(rows)
+        return self.inner.look(state, rows)

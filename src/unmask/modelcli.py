@@ -1,0 +1,144 @@
+"""The command line's half for models: flags that say which one is loaded; check, fabricate and convert."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from unmask import memory, show
+from unmask.errors import InputError
+from unmask.models import FAMILIES, Denoiser, load
+from unmask.models.checkpoint import NAMES
+from unmask.models.convert import convert
+from unmask.models.fabricate import SIZES, fabricate
+from unmask.models.laws import check
+from unmask.models.transformer import Transformer
+from unmask.models.wrap import Chunked, Wrapped
+
+Namespace = argparse.Namespace
+
+
+# --- which model, and how --------------------------------------------------------------------------------------------
+
+
+def add_model(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """The flags that say which model is loaded."""
+    if default is not None:
+        about = f"a name of `unmask models`, a directory with a checkpoint, or a hub id [{default}]"
+        parser.add_argument("--model", default=default, metavar="NAME", help=about)
+    group = parser.add_argument_group("loading a model")
+    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda or cuda:1 [cpu]")
+    group.add_argument("--dtype", metavar="NAME", help=f"{', '.join(NAMES)}; by default the checkpoint's own")
+    group.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where the checkpoint does not say it")
+    group.add_argument("--tokenizer", metavar="NAME", help="directory or hub id with the tokenizer, if not its own")
+    group.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
+    group.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the checkpoint's own Python code, with your rights, for layouts that unmask does not know",
+    )
+    group.add_argument("--shift", action="store_true", help="with remote code: output i belongs to token i + 1")
+
+
+def load_model(args: Namespace, name: str) -> Denoiser:
+    """The model that the flags name, with a progress bar."""
+    with show.progress() as bar:
+        task = bar.add_task(f"loading {name}", total=None)
+        return load(
+            name,
+            args.device,
+            args.dtype,
+            mask_id=args.mask_id,
+            tokenizer=args.tokenizer,
+            revision=args.revision,
+            trust_remote_code=args.trust_remote_code,
+            shift=args.shift,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+
+
+def chunked(model: Denoiser, rows: int | None) -> Denoiser:
+    """At most so many rows at a time; None: all at once."""
+    if rows is None:
+        return model
+    if rows < 1:
+        raise InputError(f"max-rows is {rows}", "it must be at least 1")
+    return Chunked(model, rows)
+
+
+def used(model: Denoiser) -> dict[str, int]:
+    """Bytes: the weights, and the most that was held on the device and on the host."""
+    found = {"host_peak": memory.host_peak()}
+    base = model
+    while isinstance(base, Wrapped):
+        base = base.inner
+    if isinstance(base, Transformer):
+        found["weights"] = base.bytes
+    if model.device.type == "cuda":
+        found["device_peak"] = torch.cuda.max_memory_allocated(model.device)
+    return found
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def run_check(args: Namespace) -> int:
+    """Check the laws of a model; the exit status."""
+    verdicts = check(load_model(args, args.name), args.seed)
+    if args.json:
+        print(json.dumps([vars(verdict) for verdict in verdicts]))
+    else:
+        show.verdicts(verdicts)
+    return 1 if any(verdict.held is False for verdict in verdicts) else 0
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="MODEL", help="a name of `unmask models`, a directory or a hub id")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random canvases [0]")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_model(parser)
+
+
+def run_fabricate(args: Namespace) -> None:
+    """Write a random checkpoint in a family's published layout."""
+    with show.progress() as bar:
+        task = bar.add_task(f"writing {args.directory}", total=None)
+        files = fabricate(
+            args.family,
+            Path(args.directory),
+            args.size,
+            args.seed,
+            lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    for file in files:
+        print(f"{file}  {file.stat().st_size:,} bytes")
+
+
+def add_fabricate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("family", metavar="FAMILY", help=", ".join(f"{f.name} ({f.about})" for f in FAMILIES.values()))
+    parser.add_argument("directory", metavar="DIR", help="a new directory")
+    parser.add_argument("--size", default="tiny", metavar="NAME", help=f"{' or '.join(SIZES)} [tiny]")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="equal seeds give equal weights [0]")
+
+
+def run_convert(args: Namespace) -> None:
+    """Turn a Lightning checkpoint of MDLM into a directory that unmask loads."""
+    convert(
+        Path(args.checkpoint),
+        Path(args.directory),
+        ema=not args.plain,
+        length=args.length,
+        time_conditioning=args.time_conditioning,
+    )
+    print(f"{args.directory}: load it as the model of this name")
+
+
+def add_convert(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkpoint", metavar="CKPT", help="a file that Lightning wrote, with training code of MDLM")
+    parser.add_argument("directory", metavar="DIR", help="a new directory")
+    parser.add_argument("--plain", action="store_true", help="the last weights instead of their moving average (EMA)")
+    parser.add_argument("--length", type=int, default=1024, metavar="N", help="longest canvas it was trained on [1024]")
+    parser.add_argument("--time-conditioning", action="store_true", help="it was trained with its time input")

@@ -1,0 +1,82 @@
+"""Cached: Fast-dLLM's prefix cache as a denoiser around a Transformer. Approximate: kept keys and values grow old.
+
+When a row enters a new block, one full pass is made, which is exact, and the keys and values of all columns before
+the block are kept. Until the next block only the columns from there on are computed. All masks lie among them, so
+state entropy covers the whole masked set; but decided tokens before the block no longer hear of later decisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmask.errors import SettingError
+from unmask.models.denoiser import Denoiser
+from unmask.models.network import Kept
+from unmask.models.transformer import Transformer
+from unmask.models.wrap import Wrapped, innermost
+from unmask.state import State
+
+
+def cached(denoiser: Denoiser, block: int) -> Denoiser:
+    """The denoiser with a prefix cache under its other wrappers."""
+
+    def wrap(inner: Denoiser) -> Denoiser:
+        if not isinstance(inner, Transformer):
+            raise SettingError(f"{inner.name} has no keys and values to keep", "leave cache_block out")
+        return Cached(inner, block)
+
+    return innermost(denoiser, wrap)
+
+
+@dataclass(frozen=True, eq=False)
+class Cached(Wrapped):
+    """Keeps the keys and values before the block of the first mask; `block` counts open positions, as samplers do."""
+
+    inner: Transformer
+    block: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.inner.name} (approximate: prefix cache, blocks of {self.block})"
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Kept | None]:
+        begins, kept = self._begins(state), state.cache if isinstance(state.cache, Kept) else None
+        old = begins[rows] == (kept.end[rows] if kept is not None else -1)
+        known, fresh = old.nonzero()[:, 0], (~old).nonzero()[:, 0]  # places in `rows`
+        parts: list[Tensor] = []
+        if len(known):
+            assert kept is not None
+            start = int(begins[rows[known]].min())
+            parts.append(self.inner.see(state, rows[known], kept[rows[known]], start)[0])
+        if len(fresh):
+            hidden, used = self.inner.see(state, rows[fresh], keep=True)
+            kept = _written(kept, used, begins, rows[fresh])
+            parts.append(hidden)
+        return torch.cat(parts)[torch.cat([known, fresh]).argsort()], kept
+
+    def _begins(self, state: State) -> Tensor:  # [B] int64
+        """For each row, the column at which the block of its first mask begins; the end where nothing is masked."""
+        masked, length = state.masked, state.tokens.shape[1]
+        first = torch.where(masked.any(1), masked.to(torch.int8).argmax(1), length)
+        rank = state.rank.gather(1, first.clamp(max=length - 1)[:, None])
+        opens = state.writable & (state.rank >= rank // self.block * self.block)
+        return torch.where(first < length, opens.to(torch.int8).argmax(1), length)
+
+
+def _written(kept: Kept | None, used: list[tuple[Tensor, Tensor]], begins: Tensor, rows: Tensor) -> Kept:
+    """The kept keys and values with these rows renewed."""
+    keys, values = (torch.stack(part, 1) for part in zip(*used, strict=True))  # [R, layers, H, L, d]
+    if len(rows) == len(begins):
+        order = rows.argsort()
+        return Kept(keys[order], values[order], begins)
+    if kept is None:
+        shape = (len(begins), *keys.shape[1:])
+        kept = Kept(keys.new_zeros(shape), values.new_zeros(shape), torch.full_like(begins, -1))
+    return Kept(
+        kept.keys.index_copy(0, rows, keys),
+        kept.values.index_copy(0, rows, values),
+        kept.end.index_copy(0, rows, begins[rows]),
+    )

@@ -1,0 +1,224 @@
+"""A checkpoint in a layout that unmask does not know -> Remote: its own code runs, through transformers."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.errors import InputError, ModelError
+from unmask.models.denoiser import Head, Tokenizer
+from unmask.models.hub import is_hub_id
+from unmask.models.tokens import Message, Numbers
+from unmask.state import State, Vocab
+
+# The classes with a head come first: some checkpoints offer their bare backbone as AutoModel.
+CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+TOKENIZER = ("tokenizer_config.json", "tokenizer.json")  # without either there is none
+LIMITS = ("max_position_embeddings", "max_sequence_length", "model_length")
+RENAMED = (4, 56)  # the version of transformers in which torch_dtype became dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Remote:
+    """A model of transformers as a denoiser; its logits are the hidden states of an identity head."""
+
+    model: Any
+    vocab: Vocab
+    head: Head
+    tokenizer: Tokenizer
+    name: str
+    device: torch.device
+    limit: int | None = None
+    shift: bool = False  # output i belongs to token i + 1
+    cost: int = 1
+    timed: bool = False
+
+    @torch.no_grad()
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
+        """Logits of these rows. Rows of one length run together, without their padding and without a mask.
+
+        Some codes ignore an attention mask, some turn causal when they are given one; none sees padding here.
+        """
+        tokens, padding = state.tokens[rows], (~state.attend[rows]).sum(1)  # [R, L], [R]
+        widths = sorted(set(padding.tolist()))
+        if widths == [0]:
+            return self._logits(tokens), None
+        hidden: Tensor | None = None
+        for width in widths:
+            alike = (padding == width).nonzero()[:, 0]
+            logits = self._logits(tokens[alike, width:])
+            hidden = logits.new_zeros(*tokens.shape, logits.shape[2]) if hidden is None else hidden
+            hidden[alike, width:] = logits
+        assert hidden is not None
+        return hidden, None
+
+    def _logits(self, tokens: Tensor) -> Tensor:  # [R, S] -> [R, S, V]
+        logits = torch.as_tensor(self.model(input_ids=tokens).logits)
+        # The first token has no left neighbour and keeps its own output.
+        return torch.cat([logits[:, :1], logits[:, :-1]], 1) if self.shift else logits
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteTokenizer:
+    """A tokenizer of transformers, used as `tokens.Pieces`: no token is added to what a text says."""
+
+    inner: Any
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [int(token) for token in self.inner.encode(text, add_special_tokens=False)]
+        except Exception as error:  # code of the checkpoint raises what it likes
+            raise InputError(f"the tokenizer cannot read {text[:40]!r}", _reason(error)) from None
+
+    def decode(self, ids: list[int]) -> str:
+        known = [i for i in ids if 0 <= i < self.size]
+        return str(self.inner.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the highest id."""
+        return max(self.inner.get_vocab().values(), default=-1) + 1
+
+    def chat(self, messages: Sequence[Message]) -> str:
+        """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
+        if not self.inner.chat_template:
+            raise InputError("this model has no chat template", "leave chat out and write the prompt as it should be")
+        turns = [dict(message) for message in messages]
+        try:
+            return str(self.inner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        except Exception as error:
+            raise InputError("the chat template refuses these messages", _reason(error)) from None
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+def from_remote_code(
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    *,
+    mask_id: int | None,
+    revision: str | None,
+    shift: bool,
+) -> Remote:
+    """The model of a directory or hub id, by the code that comes with it; `dtype` None is the model's own."""
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError:
+        raise ModelError("trust_remote_code needs transformers", "pip install 'unmask[remote]'") from None
+    place = _place(name, revision)
+    warnings.warn(f"the code of {name} runs with your rights: trust_remote_code", UserWarning, stacklevel=3)
+    source: dict[str, Any] = {"trust_remote_code": True, "revision": revision or "main"}
+    kind = "dtype" if _version(transformers) >= RENAMED else "torch_dtype"
+    with _guarded(name):
+        config = transformers.AutoConfig.from_pretrained(place, **source)
+        offered = getattr(config, "auto_map", None) or {}
+        best = next((cls for cls in CLASSES if cls in offered), CLASSES[0])
+        if hasattr(config, "use_cache"):
+            config.use_cache = False  # every call sees the whole canvas
+        model = getattr(transformers, best).from_pretrained(place, config=config, **{kind: dtype or "auto"}, **source)
+        model = model.to(device).eval().requires_grad_(False)
+        speaks = any(transformers.utils.has_file(place, file, revision=source["revision"]) for file in TOKENIZER)
+        pieces = transformers.AutoTokenizer.from_pretrained(place, **source) if speaks else None
+    rows = _rows(model, config)
+    mask = _mask((config, pieces), rows, mask_id)
+    width = _probe(name, model, mask, device)
+    eos = _ids("eos_token_id", (config, getattr(model, "generation_config", None), pieces), width)
+    pad = (*_ids("pad_token_id", (config, pieces), rows or width), *eos, 0)[0]
+    words: Tokenizer = Numbers() if pieces is None else RemoteTokenizer(pieces)
+    return Remote(model, Vocab(mask, eos, pad), Head(width), words, name, device, _limit(config), shift)
+
+
+def _place(name: str, revision: str | None) -> str:
+    """The directory or hub id that transformers is given."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise InputError(f"revision has no effect on the directory {name!r}", "leave it out")
+        return str(path)
+    if not is_hub_id(name):
+        raise ModelError(f"there is no directory {name!r}", "give a directory or a hub id")
+    return name
+
+
+def _version(transformers: Any) -> tuple[int, ...]:
+    return tuple(int(part) for part in str(transformers.__version__).split(".")[:2])
+
+
+@contextmanager
+def _guarded(name: str) -> Iterator[None]:
+    """Whatever goes wrong inside is one line."""
+    try:
+        yield
+    except OSError as error:  # a file that is not there, no network, no such model
+        raise ModelError(f"cannot load {name}", _reason(error)) from None
+    except (Exception, SystemExit) as error:  # code of the checkpoint raises what it likes
+        raise ModelError(f"the code of {name} failed", _reason(error)) from None
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error that says something."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)[:200]
+
+
+def _rows(model: Any, config: Any) -> int | None:
+    """How many tokens can be embedded; None where the code does not say."""
+    try:
+        return int(model.get_input_embeddings().weight.shape[0])
+    except (AttributeError, NotImplementedError, TypeError):
+        found = getattr(config, "vocab_size", None)
+        return found if type(found) is int else None
+
+
+def _mask(sources: Sequence[Any], rows: int | None, given: int | None) -> int:
+    """The mask id: as given, or from the config, or from the tokenizer."""
+    if given is not None:
+        if type(given) is not int or given < 0 or (rows is not None and given >= rows):
+            way_out = "token ids start at 0" if rows is None else f"token ids go from 0 to {rows - 1}"
+            raise ModelError(f"mask_id is {given!r}", way_out)
+        return given
+    for found in _ids("mask_token_id", sources, rows):
+        return found
+    raise ModelError(
+        "neither config.json nor the tokenizer names a mask token",
+        "give its id as mask_id; a model without one is no masked diffusion model",
+    )
+
+
+def _ids(field: str, sources: Sequence[Any], below: int | None) -> tuple[int, ...]:
+    """The token ids that these configs and tokenizers name, each once; a field may hold one id or a list."""
+    found = [getattr(source, field, None) for source in sources]
+    flat = [token for value in found for token in (value if isinstance(value, list | tuple) else [value])]
+    fits = [token for token in flat if type(token) is int and token >= 0 and (below is None or token < below)]
+    return tuple(dict.fromkeys(fits))
+
+
+def _probe(name: str, model: Any, mask: int, device: torch.device) -> int:
+    """The number of logits, from a canvas of one mask."""
+    with _guarded(name), torch.no_grad():
+        logits = getattr(model(input_ids=torch.tensor([[mask]], device=device)), "logits", None)
+    if not isinstance(logits, Tensor):
+        raise ModelError(f"{name}: the model gives no logits", "its code must offer a class with a language head")
+    if logits.dim() != 3 or logits.shape[:2] != (1, 1) or not logits.is_floating_point():
+        raise ModelError(
+            f"{name}: for one token the model gives logits of shape {tuple(logits.shape)} and type {logits.dtype}",
+            "it must be one row of one position of numbers",
+        )
+    return logits.shape[2]
+
+
+def _limit(config: Any) -> int | None:
+    """The longest canvas that the config allows."""
+    found = (getattr(config, field, None) for field in LIMITS)
+    return next((length for length in found if type(length) is int and length > 0), None)
