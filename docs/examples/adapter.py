@@ -15,22 +15,19 @@ from unmask.models.laws import check
 from unmask.models.text import Characters
 from unmask.state import State, Vocab
 
-ALPHABET = "abcdefghijklmnopqrstuvwxyz "
+ALPHABET, LIMIT = "abcdefghijklmnopqrstuvwxyz ", 128
 MASK = len(ALPHABET)
 
 
 class Encoder(nn.Module):
-    """Your network. Every position sees all others; the vocabulary is applied outside, by `Head`."""
+    """Your network. Every position sees all others; `out` is applied by unmask, and only where somebody asks."""
 
-    def __init__(self, tokens: int = MASK + 1, width: int = 64, limit: int = 128) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.embed, self.place, self.out = (
-            nn.Embedding(tokens, width),
-            nn.Embedding(limit, width),
-            nn.Linear(width, tokens),
-        )
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.embed, self.place = nn.Embedding(MASK + 1, width), nn.Embedding(LIMIT, width)
+        layer = nn.TransformerEncoderLayer(width, nhead=4, dim_feedforward=4 * width, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
+        self.out = nn.Linear(width, MASK + 1)
 
     def forward(self, tokens: Tensor, places: Tensor, padding: Tensor) -> Tensor:  # [R, L] each -> [R, L, D]
         return self.layers(self.embed(tokens) + self.place(places), src_key_padding_mask=padding)
@@ -38,38 +35,30 @@ class Encoder(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """The network as a `Denoiser`: what the engine asks for, by these names."""
+    """The network as a `Denoiser`: the engine asks for these names."""
 
     network: Encoder
-    head: Head
-    device: torch.device
-    limit: int  # the longest canvas; None: any
+    head: Head  # hidden states -> logits
     name: str = "encoder"
-    vocab: Vocab = Vocab(mask=MASK)  # a model with an EOS says so here: Vocab(mask, eos=(id,))
+    vocab: Vocab = Vocab(mask=MASK)  # with an EOS: Vocab(mask, eos=(id,))
     tokenizer: Characters = Characters(ALPHABET)  # anything with encode and decode
+    device: torch.device = torch.device("cpu")  # where the weights are
+    limit: int | None = LIMIT  # the longest canvas; None: any
     cost: int = 1  # rows through the network for one row asked
-    timed: bool = False  # whether it reads state.time
+    timed: bool = False  # whether the answer depends on state.time
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
         """Hidden states [R, L, D] of these rows, and no cache. Row i predicts token i."""
-        # Rows are padded on the left: nobody may see the padding, and places count from the first real token.
-        padding, places = ~state.attend[rows], state.columns[rows].clamp(min=0)
-        return self.network(state.tokens[rows], places, padding), None
-
-
-def adapt(network: Encoder) -> Adapter:
-    """A network, ready to decode. The mask is never an answer, so it is no part of the distribution."""
-    head = Head(MASK + 1, network.out.weight, network.out.bias, absent=(MASK,))
-    return Adapter(network, head, network.out.weight.device, limit=network.place.num_embeddings)
+        # Rows are padded on the left. Places count from the first real token, and nobody sees the padding.
+        return self.network(state.tokens[rows], state.columns[rows].clamp(min=0), ~state.attend[rows]), None
 
 
 if __name__ == "__main__":
     network, generator = Encoder().eval().requires_grad_(False), torch.Generator().manual_seed(0)
-    for parameter in network.parameters():  # a real one would be loaded
+    for parameter in network.parameters():  # yours would be loaded
         nn.init.normal_(parameter, std=0.3, generator=generator)
-    model = adapt(network)
-    recipe = Recipe(search="smc", particles=4, every=2, sampler="uniform", temperature=1.0, length=16)
-    result = decode(model, "unmask ", recipe=recipe)
+    # The mask is never an answer: it is absent from the distribution.
+    model = Adapter(network, Head(MASK + 1, network.out.weight, network.out.bias, absent=(MASK,)))
+    result = decode(model, "unmask ", recipe=Recipe(search="smc", particles=4, temperature=1.0, length=16))
     print(f"{result.text!r} with a path entropy of {result.path_entropy:.3f} bits")
-    for verdict in (verdicts := check(model)):
-        print(f"{verdict.law}: {verdict.held} ({verdict.detail})")
+    print(*(verdicts := check(model)), sep="\n")

@@ -58,6 +58,8 @@ def load(
             if value is not None:
                 raise InputError(f"{extra} has no effect on the model {name}", "leave it out")
         return MODELS[name](place) if kind is None else MODELS[name](place, kind)
+    if trust_remote_code and tokenizer is not None:
+        raise InputError("tokenizer has no effect with trust_remote_code", "transformers loads the checkpoint's own")
     if trust_remote_code:
         from unmask.models.remote import from_remote_code  # transformers is optional
 

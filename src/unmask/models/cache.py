@@ -49,8 +49,9 @@ class Cached(Wrapped):
         parts: list[Tensor] = []
         if len(known):
             assert kept is not None
-            start = int(begins[rows[known]].min())
-            parts.append(self.inner.see(state, rows[known], kept[rows[known]], start)[0])
+            asked = rows[known]
+            old_keys = kept if _everyone(asked, len(begins)) else kept[asked]
+            parts.append(self.inner.see(state, asked, old_keys, int(begins[asked].min()))[0])
         if len(fresh):
             hidden, used = self.inner.see(state, rows[fresh], keep=True)
             kept = _written(kept, used, begins, rows[fresh])
@@ -66,12 +67,16 @@ class Cached(Wrapped):
         return torch.where(first < length, opens.to(torch.int8).argmax(1), length)
 
 
+def _everyone(rows: Tensor, count: int) -> bool:
+    """Whether these are all rows in their order: then nothing has to be copied."""
+    return len(rows) == count and bool((rows == torch.arange(count, device=rows.device)).all())
+
+
 def _written(kept: Kept | None, used: list[tuple[Tensor, Tensor]], begins: Tensor, rows: Tensor) -> Kept:
     """The kept keys and values with these rows renewed."""
     keys, values = (torch.stack(part, 1) for part in zip(*used, strict=True))  # [R, layers, H, L, d]
-    if len(rows) == len(begins):
-        order = rows.argsort()
-        return Kept(keys[order], values[order], begins)
+    if _everyone(rows, len(begins)):
+        return Kept(keys, values, begins)
     if kept is None:
         shape = (len(begins), *keys.shape[1:])
         kept = Kept(keys.new_zeros(shape), values.new_zeros(shape), torch.full_like(begins, -1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -132,11 +133,11 @@ def _zipped(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """One line of what torch said, without its advice."""
-    text = (
-        str(error).rpartition("WeightsUnpickler error:")[2] if isinstance(error, pickle.UnpicklingError) else str(error)
-    )
-    return next((line.strip()[:160] for line in text.splitlines() if line.strip()), type(error).__name__)
+    """One line of what torch said, without its advice around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if isinstance(error, pickle.UnpicklingError):
+        lines = [line for line in lines if not line.startswith("Check the documentation")][-1:] or lines
+    return lines[0].removeprefix("WeightsUnpickler error: ")[:160]
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------
@@ -243,6 +244,7 @@ def _write(directory: Path, tensors: dict[str, Tensor], config: Mapping[str, Any
         directory.mkdir(parents=True, exist_ok=True)
         save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
         (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        shutil.copymode(directory / "config.json", directory / WEIGHTS)  # safetensors lets nobody else read it
     except BaseException as error:
         with suppress(OSError):
             for name in ("config.json", WEIGHTS):

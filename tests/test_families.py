@@ -1,0 +1,232 @@
+"""Every family: a padded batch is each row alone, wrappers and caches change nothing that they may not change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask import Recipe, decode, decode_batch, load
+from unmask.errors import SettingError
+from unmask.models import FAMILIES
+from unmask.models.cache import Cached, cached
+from unmask.models.denoiser import Denoiser
+from unmask.models.fabricate import fabricate
+from unmask.models.transformer import Transformer
+from unmask.models.wrap import Chunked, Counted, Guided
+from unmask.state import State, begin
+
+VARIANTS = {  # switches of the shared network that no published family needs
+    "learned": {"position": "learned", "places": 64, "limit": 64, "norm": "layer", "qkv_bias": True, "bias": True},
+    "plain-mlp": {
+        "position": "rotary",
+        "gated": False,
+        "kv_heads": 2,
+        "tied": True,
+        "head_width": 24,
+        "time_input": False,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory) -> dict[str, Path]:
+    """A tiny checkpoint of every family, and of some more shapes."""
+    root, found = tmp_path_factory.mktemp("checkpoints"), {}
+    for name in FAMILIES:
+        fabricate(name, root / name, seed=1)
+        found[name] = root / name
+    for name, changes in VARIANTS.items():
+        native = FAMILIES["native"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(FAMILIES, name, _replaced(native, {**native.tiny, **changes}))
+            fabricate(name, root / name, seed=1)
+        found[name] = root / name
+    return found
+
+
+def _replaced(family, tiny):
+    import dataclasses
+
+    return dataclasses.replace(family, tiny=tiny)
+
+
+@pytest.fixture(params=[*FAMILIES, *VARIANTS])
+def model(request, checkpoints) -> Transformer:
+    return load(checkpoints[request.param])
+
+
+def canvases(model: Denoiser) -> list[list[int]]:
+    """Rows of unequal lengths with prompts and holes."""
+    generator = torch.Generator().manual_seed(3)
+    rows = []
+    for length in (23, 9, 16, 4):
+        row = torch.randint(6, 200, (length,), generator=generator)
+        holes = torch.rand(length, generator=generator) < 0.6
+        holes[0], holes[-1] = False, True
+        rows.append([model.vocab.mask if hole else int(token) for token, hole in zip(row, holes, strict=True)])
+    return rows
+
+
+def state_of(model: Denoiser, rows: list[list[int]]) -> State:
+    longest = max(map(len, rows))
+    tokens = torch.tensor([[model.vocab.pad] * (longest - len(row)) + row for row in rows])
+    attend = torch.tensor([[False] * (longest - len(row)) + [True] * len(row) for row in rows])
+    state = begin(tokens, (tokens == model.vocab.mask) & attend, attend, torch.zeros(len(rows)).long(), model.vocab, 1)
+    return state.replace(time=torch.linspace(0.2, 0.9, len(rows)).double())
+
+
+def logits(model: Denoiser, state: State, rows: list[int] | None = None) -> torch.Tensor:
+    hidden, _ = model.look(state, torch.tensor(rows or range(len(state.tokens))))
+    return torch.nn.functional.linear(hidden, model.head.weight, model.head.bias)
+
+
+# --- padding ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_padded_batch_has_the_numbers_of_each_row_alone(model):
+    rows = canvases(model)
+    state = state_of(model, rows)
+    together = logits(model, state)
+    for place, row in enumerate(rows):
+        single = state_of(model, [row]).replace(time=state.time[place : place + 1])
+        alone = logits(model, single)[0]
+        scale = alone.std()
+        assert (together[place, -len(row) :] - alone).abs().max() < 1e-5 * max(1.0, float(scale)), place
+    assert together.isfinite().all()
+
+
+@pytest.mark.parametrize("search", [{}, {"search": "smc", "particles": 3, "every": 2}], ids=["vanilla", "smc"])
+@pytest.mark.parametrize("sampler", ["uniform", "confidence", "p2"])
+def test_a_padded_batch_decodes_to_the_tokens_of_each_row_alone(model, sampler, search):
+    rows = canvases(model)
+    recipe = Recipe(sampler=sampler, temperature=0.7, **search)
+    together = decode_batch(model, canvases=rows, recipe=recipe, seeds=[5, 6, 7, 8])
+    for place, row in enumerate(rows):
+        alone = decode(model, canvas=row, recipe=recipe.replace(seed=5 + place))
+        assert [p.tokens for p in alone.particles] == [p.tokens for p in together[place].particles]
+        assert alone.path_entropy == pytest.approx(together[place].path_entropy, abs=1e-4)
+
+
+# --- wrappers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 100])
+def test_chunks_of_rows_change_nothing(model, rows):
+    state = state_of(model, canvases(model))
+    assert (logits(Chunked(model, rows), state) - logits(model, state)).abs().max() < 1e-5 * logits(model, state).std()
+
+
+def test_counting(model):
+    counted = Counted(model)
+    recipe = Recipe(sampler="uniform", steps=4, length=8, temperature=1.0, search="best-of-n", particles=3)
+    result = decode(counted, [15, 16, 17], recipe=recipe)
+    assert counted.count.rows == result.evaluations == 12
+    assert counted.count.calls == result.calls == 4
+    assert result.tokens == decode(model, [15, 16, 17], recipe=recipe).tokens
+
+
+def test_chunks_bound_the_rows_of_a_call(model):
+    most = []
+
+    class Watched(Counted):
+        def look(self, state, rows):
+            most.append(len(rows))
+            return super().look(state, rows)
+
+    recipe = Recipe(sampler="uniform", steps=4, length=8, temperature=1.0, search="smc", particles=7, every=1)
+    found = decode(Chunked(Watched(model), 3), [15, 16, 17], recipe=recipe)
+    assert max(most) == 3 and found.tokens == decode(model, [15, 16, 17], recipe=recipe).tokens
+
+
+def test_wrappers_go_over_each_other(model):
+    state = state_of(model, canvases(model))
+    plain = logits(Guided(model, 1.5), state)
+    for wrapped in (
+        Guided(Chunked(model, 3), 1.5),
+        Chunked(Guided(model, 1.5), 3),
+        Counted(Guided(Counted(Chunked(model, 2)), 1.5)),
+        Guided(Cached(model, 4), 1.5),
+        Chunked(Guided(Chunked(Cached(model, 4), 3), 1.5), 2),
+    ):
+        masked = state.masked
+        assert (logits(wrapped, state)[masked] - plain[masked]).abs().max() < 1e-5 * plain.std()
+
+
+# --- the prefix cache ------------------------------------------------------------------------------------------------
+
+SEMI = Recipe(sampler="semi-ar", block_length=4, length=12, temperature=1.0)
+
+
+def test_blocks_of_one_refresh_at_every_step_and_are_exact(model):
+    recipe = SEMI.replace(block_length=1)
+    plain, kept = (decode(model, [15, 16, 17], recipe=r) for r in (recipe, recipe.replace(cache_block=1)))
+    assert plain.tokens == kept.tokens
+    assert plain.path_entropy == pytest.approx(kept.path_entropy, abs=1e-5)
+
+
+def test_it_is_exact_at_each_refresh_and_approximate_in_between(model):
+    seen: list[tuple[bool, float]] = []
+
+    class Watched(Counted):
+        def look(self, state, rows):
+            hidden, cache = super().look(state, rows)
+            exact = model.look(state, rows)[0]
+            gap = float((hidden - exact)[state.masked[rows]].abs().max() / exact.std())
+            old = state.cache is not None and bool((state.cache.end == cache.end).all())
+            seen.append((old, gap))
+            return hidden, cache
+
+    walked = Watched(cached(model, 4))
+    from unmask.engine import walk
+    from unmask.prompt import from_prompt, start
+
+    sampler, search = SEMI.build_sampler(), SEMI.build_search()
+    state = start(walked, [from_prompt(walked, [15, 16, 17, 18], 12)], [0], sampler, 1)
+    for _ in walk(walked, state, sampler, search):
+        pass
+    fresh, old = [gap for kept, gap in seen if not kept], [gap for kept, gap in seen if kept]
+    assert len(fresh) == 3 and len(old) == 9  # one refresh for each block of 4
+    assert max(fresh) < 1e-5
+    assert max(old) > 1e-4  # a prefix that does not hear of new tokens
+
+
+def test_a_cached_batch_decodes_to_the_tokens_of_each_row_alone(model):
+    rows = canvases(model)
+    for changes in ({}, {"guidance": 0.5}, {"search": "smc", "particles": 3, "every": 2}):
+        recipe = Recipe(sampler="semi-ar", block_length=3, temperature=0.7, cache_block=3, **changes)
+        together = decode_batch(model, canvases=rows, recipe=recipe, seeds=[5, 6, 7, 8])
+        for place, row in enumerate(rows):
+            alone = decode(Chunked(model, 2), canvas=row, recipe=recipe.replace(seed=5 + place))
+            assert [p.tokens for p in alone.particles] == [p.tokens for p in together[place].particles]
+
+
+def test_the_cache_follows_its_particle(model):
+    state = state_of(model, canvases(model))
+    kept = Cached(model, 3)
+    _, cache = kept.look(state, torch.arange(4))
+    ancestors = torch.tensor([2, 2, 0, 3])
+    copied = state.replace(cache=cache).resample(ancestors)
+    assert torch.equal(copied.cache.keys, cache.keys[ancestors]) and torch.equal(copied.cache.end, cache.end[ancestors])
+    again, same = kept.look(copied, torch.arange(4))
+    exact, _ = model.look(state, ancestors)
+    masked = copied.masked
+    assert (again - exact)[masked].abs().max() < 1e-5 * exact.std()
+    assert torch.equal(same.end, copied.cache.end)  # nothing was refreshed
+
+
+@pytest.mark.parametrize("sampler", ["p2", "draft-refine"])
+def test_it_is_refused_where_state_entropy_would_be_partial(sampler):
+    with pytest.raises(SettingError, match="state entropy would leave them out"):
+        Recipe(sampler=sampler, cache_block=8)
+
+
+def test_it_is_refused_where_there_is_nothing_to_keep():
+    with pytest.raises(SettingError, match="no keys and values"):
+        decode(load("table"), "se", recipe=Recipe(length=4, cache_block=2))
+
+
+def test_it_is_labelled(model):
+    assert "approximate" in cached(model, 8).name
+    assert decode(model, [15, 16], recipe=SEMI.replace(cache_block=4)).to_dict()["recipe"]["cache_block"] == 4
