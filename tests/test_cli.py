@@ -12,9 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from unmask import MODELS, SAMPLERS, SEARCHES, Recipe, __version__, decode, decode_batch, flags, load, show, trace
 from unmask.cli import COMMANDS, main
+from unmask.models.convert import _order
+from unmask.models.fabricate import fabricate
 from unmask.recipe import ALIASES, KINDS, settings
 
 EVEN = ["--sampler", "uniform", "--steps", "3", "--temperature", "1"]
@@ -81,6 +85,7 @@ def test_json_is_one_object_and_nothing_else(run):
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=4, search="best-of-n", seed=5)
     expected = {"model": "table", "prompt": "se", **decode(load("table"), "se", recipe=recipe).to_dict()}
     assert found.pop("seconds") > 0
+    assert found.pop("memory")["host_peak"] > 1e6
     assert found == {name: value for name, value in expected.items() if name != "seconds"}
 
 
@@ -212,7 +217,9 @@ def test_registries_are_listed(run, command, names):
 
 def test_a_model_tells_its_ids(run):
     facts = json.loads(run("models", "random", "--json"))["facts"]
-    assert facts == {"vocabulary": 42, "mask": 41, "eos": [40], "limit": 4096, "device": "cpu"}
+    known = {"vocabulary": 42, "mask": 41, "eos": [40], "absent": [41], "limit": 4096, "device": "cpu"}
+    assert facts.items() >= known.items()
+    assert facts["parameters"] == 134080 and facts["weights"] == "0.00 GiB as float32"
 
 
 def test_frequencies_feed_pc(run, here):
@@ -250,6 +257,11 @@ def test_version_and_help(run):
 def test_examples_of_the_help_work(command, here, capsys):
     Path("words.txt").write_text("senate\n")
     Path("words.jsonl").write_text('{"text": "some text", "title": "a title"}\n')
+    weights = load_file(Path(__file__).parent / "parity/models/mdlm/model.safetensors")
+    ordered = {name: weights[name] for name in [*_order(2), "backbone.rotary_emb.inv_freq"]}
+    torch.save({"state_dict": ordered, "ema": {"shadow_params": list(ordered.values())[:-1]}}, "best.ckpt")
+    if command != "fabricate":
+        fabricate("llada", Path("tiny-llada"))
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out
     examples = re.findall(r"^  (unmask .*)$", out.split("examples:")[1], re.M)
@@ -329,10 +341,10 @@ def test_names_in_quotes_and_paths_stay_as_they_are(fails, here):
 
 
 def test_interrupt_is_quiet(monkeypatch, capsys):
-    def interrupted(name, device):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unmask.cli.load", interrupted)
+    monkeypatch.setattr("unmask.modelcli.load", interrupted)
     assert main(["generate"]) == 130
     assert capsys.readouterr() == ("", "")
 

@@ -8,23 +8,30 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
+from huggingface_hub import close_session, constants
+from torch import Tensor
 
+from unmask.errors import ModelError
 from unmask.models import load
+from unmask.models.checkpoint import inside
+from unmask.models.hub import download
 from unmask.models.tokens import byte_level
 
 MODELS = Path(__file__).parent / "parity" / "models"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REVISIONS = ("main", "v1", COMMIT)
+PATIENCE = 15  # seconds; the library's own retries would take longer
 Files = Mapping[str, bytes]
 
 
@@ -57,8 +64,8 @@ class Page(BaseHTTPRequestHandler):
         name, rest = ("/".join(parts[2:4]), parts[4:]) if api else ("/".join(parts[:2]), parts[2:])
         kind, revision, *path = rest or ["revision", "main"]
         files = self.server.repositories.get(name)
-        if files is None:  # whoever is not logged in never learns what there is
-            self.refuse(401, "", "Invalid username or password.")
+        if files is None:
+            self.refuse(404, "RepoNotFound", "Repository not found")
         elif name in self.server.ill:
             self.refuse(500, "", "Internal Error")
         elif revision not in REVISIONS:
@@ -79,7 +86,7 @@ class Page(BaseHTTPRequestHandler):
 
     def answer(self, content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)
-        own = {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, "ETag": f'"{blob(content)}"'}
+        own = {"Content-Length": str(len(content)), "X-Repo-Commit": COMMIT, "ETag": f'"{digest(content)}"'}
         for name, value in {**own, **(headers or {})}.items():
             if value:
                 self.send_header(name, value)
@@ -90,7 +97,7 @@ class Page(BaseHTTPRequestHandler):
     def log_message(self, *given: object) -> None: ...
 
 
-def blob(content: bytes) -> str:
+def digest(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
 
 
@@ -99,7 +106,7 @@ def about(name: str, files: Files) -> dict[str, Any]:
 
 
 def tree(files: Files) -> list[dict[str, Any]]:
-    return [{"type": "file", "path": path, "size": len(one), "oid": blob(one)} for path, one in files.items()]
+    return [{"type": "file", "path": path, "size": len(one), "oid": digest(one)} for path, one in files.items()]
 
 
 def of(family: str) -> dict[str, bytes]:
@@ -117,6 +124,7 @@ def serving(hub: Hub) -> Iterator[Hub]:
     finally:
         hub.shutdown()
         hub.server_close()
+        close_session()  # a connection that is kept would still be served
 
 
 @pytest.fixture
@@ -134,153 +142,179 @@ def nobody() -> str:
 
 # --- a user ----------------------------------------------------------------------------------------------------------
 
-USER = """
-import json, sys, time
-import torch
-torch.set_num_threads(1)
-from unmask.errors import ModelError
-from unmask.models import load
-for name, revision in json.loads(sys.argv[1]):
-    start = time.monotonic()
-    try:
-        model = load(name, revision=revision)
-        ids = list(map(int, model.tokenizer.encode("12 7")))
-        found = {"sum": model.head.weight.double().sum().item(), "ids": ids, "eos": list(model.vocab.eos)}
-    except ModelError as error:
-        found = {"error": str(error), "hint": error.hint}
-    print(json.dumps(found | {"seconds": time.monotonic() - start}))
-"""
 
+@pytest.fixture
+def visit(monkeypatch) -> Iterator[Callable[..., None]]:
+    """Go to a hub, with a cache of one's own; the library reads its settings once, so that they are set by hand."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
 
-class User:
-    """Loads models in a process of its own, because the hub's settings are read once; several may run at a time."""
+    def at(url: str, home: Path, offline: bool = False, wait: float = 10.0) -> None:
+        close_session()
+        settings = {
+            "ENDPOINT": url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_CACHE": str(home / "hub"),
+            "HF_TOKEN_PATH": str(home / "token"),
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_ETAG_TIMEOUT": wait,
+            "HF_HUB_OFFLINE": offline,
+        }
+        for name, value in settings.items():
+            monkeypatch.setattr(constants, name, value)
 
-    def __init__(self, home: Path, url: str, *models: tuple[str, str | None], **settings: str):
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING_FACE_"))}
-        own |= {"HF_HOME": str(home), "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "1"}
-        own |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **settings}
-        call = [sys.executable, "-c", USER, json.dumps(models)]
-        self.process = subprocess.Popen(call, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def results(self) -> list[dict[str, Any]]:
-        out, errors = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, errors
-        return [json.loads(line) for line in out.splitlines()]
-
-
-def weight_sum(family: str) -> float:
-    model = load(MODELS / family)
-    return float(model.head.weight.double().sum())
+    yield at
+    close_session()
 
 
 def snapshot(home: Path, name: str) -> Path:
     return home / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / COMMIT
 
 
+def weight(name: str | Path, revision: str | None = None) -> Tensor:
+    """The head of a model, which is loaded in a short time."""
+    start = monotonic()
+    model = load(name, revision=revision)
+    assert monotonic() - start < PATIENCE
+    return model.head.weight
+
+
 # --- what is downloaded ----------------------------------------------------------------------------------------------
 
 
-def test_downloads_once_and_loads_without_a_network(tmp_path, silent):
-    names = [("tiny/llada", None), ("tiny/llada", "v1"), ("tiny/llada", COMMIT)]
+def test_downloads_once_and_loads_without_a_network(visit, tmp_path, silent):
+    expected = weight(MODELS / "llada")
     with serving(Hub({"tiny/llada": of("llada")})) as hub:
-        first = User(tmp_path, hub.url, *names).results()
-        asked = list(hub.asked)
-    assert [found["sum"] for found in first] == [weight_sum("llada")] * 3
-    fetched = sorted(line.rpartition("/")[2] for line in asked if "GET tiny/llada/resolve" in line)
+        visit(hub.url, tmp_path)
+        for revision in (None, "v1", COMMIT):
+            assert torch.equal(weight("tiny/llada", revision), expected)
+    fetched = sorted(line.rpartition("/")[2] for line in hub.asked if line.startswith("GET tiny/llada/resolve"))
     assert fetched == ["config.json", "model.safetensors"]  # once each, and nothing else
-    assert not any(file in line for line in asked for file in (".py", ".bin", ".md"))
+    assert not any(line.endswith((".py", ".bin", ".md")) for line in hub.asked)
     place = snapshot(tmp_path, "tiny/llada")
     assert sorted(path.name for path in place.iterdir()) == fetched
 
-    assert (place / "model.safetensors").is_symlink()  # into the cache's blobs, which the link check allows
-    assert (place / "model.safetensors").resolve().parent == place.parent.parent / "blobs"
-    assert load(place).network.embed.weight.isfinite().all()
+    for url, offline in ((hub.url, False), (silent, False), (hub.url, True)):  # the hub is gone, slow, forbidden
+        visit(url, tmp_path, offline, wait=0.5)
+        assert torch.equal(weight("tiny/llada"), expected)
+    assert torch.equal(weight("tiny/llada", "v1"), expected)
 
-    users = [
-        User(tmp_path, hub.url, *names),  # the hub is gone
-        User(tmp_path, silent, *names[:1]),
-        User(tmp_path, hub.url, *names, HF_HUB_OFFLINE="1"),
-    ]
-    for user in users:
-        for found in user.results():
-            assert found.get("sum") == first[0]["sum"], found
-            assert found["seconds"] < 5
+
+def test_links_into_the_blobs_of_the_cache_are_followed(visit, tmp_path):
+    with serving(Hub({"tiny/llada": of("llada")})) as hub:
+        visit(hub.url, tmp_path)
+        place = download("tiny/llada")
+    assert place == snapshot(tmp_path, "tiny/llada")
+    file = place / "model.safetensors"
+    assert file.is_symlink() and file.resolve().parent == place.parent.parent / "blobs"
+    assert inside(place, file.name) == file
+    assert weight(place).isfinite().all()
 
 
 @pytest.mark.xfail(strict=True, reason="checkpoint.inside does not know the cache's shared blobs yet")
-def test_blobs_that_models_share(tmp_path):
-    """Since huggingface_hub 2, weights lie in a store of the whole cache, and the model's own blob is a link there."""
+def test_links_into_the_blobs_that_models_share_are_followed(tmp_path):
+    """huggingface_hub 2 may keep weights in a store of the whole cache; the model's own blob is then a link there."""
     shared = pytest.importorskip("huggingface_hub.utils._shared_blobs")
     place, own = snapshot(tmp_path, "tiny/llada"), of("llada")
     blobs = place.parent.parent / "blobs"
     place.mkdir(parents=True)
     blobs.mkdir()
     for name in ("config.json", "model.safetensors"):
-        (blobs / blob(own[name])).write_bytes(own[name])
-        (place / name).symlink_to(Path("../../blobs") / blob(own[name]))
+        (blobs / digest(own[name])).write_bytes(own[name])
+        (place / name).symlink_to(Path("../../blobs") / digest(own[name]))
     assert shared.publish_blob_to_shared_store(
-        blob_path=str(blobs / blob(own["model.safetensors"])),
+        blob_path=str(blobs / digest(own["model.safetensors"])),
         xet_hash=hashlib.sha256(own["model.safetensors"]).hexdigest(),
         cache_dir=tmp_path / "hub",
         expected_size=len(own["model.safetensors"]),
     )
     assert (place / "model.safetensors").resolve().parent.parent == tmp_path / "hub" / "blobs"
-    assert torch.equal(load(place).head.weight, load(MODELS / "llada").head.weight)
+    assert torch.equal(weight(place), weight(MODELS / "llada"))
 
 
-def test_borrows_a_tokenizer(tmp_path):
+def test_borrows_a_tokenizer(visit, tmp_path):
     """MDLM publishes none: it is GPT-2's, of which nothing else is downloaded."""
     letters = {str(digit): digit for digit in range(10)} | {"Ġ": 10}
     words = json.dumps(byte_level(letters, [], {"<|endoftext|>": 98})).encode()
     gpt2 = {"tokenizer.json": words, "config.json": b"{}", "model.safetensors": b"large", "evil.py": b"boom"}
-    repositories = {"tiny/mdlm": of("mdlm"), "openai-community/gpt2": gpt2}
-    with serving(Hub(repositories)) as hub:
-        (found,) = User(tmp_path, hub.url, ("tiny/mdlm", None)).results()
-    expected = {"sum": weight_sum("mdlm"), "ids": [1, 2, 10, 7], "eos": [98]}
-    assert expected.items() <= found.items()
+    with serving(Hub({"tiny/mdlm": of("mdlm"), "openai-community/gpt2": gpt2})) as hub:
+        visit(hub.url, tmp_path)
+        first = load("tiny/mdlm")
+    again = load("tiny/mdlm")  # the hub is gone
+    for model in (first, again):
+        assert model.tokenizer.encode("12 7") == [1, 2, 10, 7]
+        assert model.vocab.eos == (98,)
     assert [path.name for path in snapshot(tmp_path, "openai-community/gpt2").iterdir()] == ["tokenizer.json"]
 
-    del repositories["openai-community/gpt2"]
-    away = User(tmp_path, hub.url, ("tiny/mdlm", None))
-    with serving(Hub(repositories)) as hub:
-        (lacking,) = User(tmp_path / "new", hub.url, ("tiny/mdlm", None)).results()
-    assert "no model 'openai-community/gpt2'" in lacking["error"]
-    assert expected.items() <= away.results()[0].items()
+    with serving(Hub({"tiny/mdlm": of("mdlm")})) as hub:
+        visit(hub.url, tmp_path / "new")
+        refused("tiny/mdlm", None, "no model 'openai-community/gpt2'")
+
+
+def test_settings_of_the_environment(tmp_path):
+    """As a user has it: nothing is set by hand."""
+    program = "import sys, unmask; print(unmask.load(sys.argv[1]).name)"
+    own = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    own |= {"HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+    own |= {"OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    call = [sys.executable, "-c", program, "tiny/llada"]
+    with serving(Hub({"tiny/llada": of("llada")})) as hub:
+        there = own | {"HF_ENDPOINT": hub.url}
+        users = [subprocess.Popen(call, env=there, **pipes)]
+        users += [subprocess.Popen(call, env={**there, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "0")}, **pipes)]
+        (name, _), (_, trouble) = (user.communicate(timeout=60) for user in users)
+    assert name == "tiny/llada\n" and snapshot(tmp_path, "tiny/llada").is_dir()
+    assert users[1].returncode and "ModelError: cannot download tiny/llada" in trouble.splitlines()[-1]
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def one_line(found: Mapping[str, Any], *texts: str) -> None:
-    assert "error" in found, found
-    assert "\n" not in found["error"] and found["hint"] and found["seconds"] < 5, found
+def refused(name: str, revision: str | None, *texts: str) -> None:
+    """Loading fails soon, with one line that has these texts."""
+    start = monotonic()
+    with pytest.raises(ModelError) as caught:
+        load(name, revision=revision)
+    assert monotonic() - start < PATIENCE
+    assert "\n" not in str(caught.value) and caught.value.hint
     for text in texts:
-        assert text in found["error"], found
+        assert text in str(caught.value)
 
 
-def test_models_that_are_not_to_be_had(tmp_path):
-    repositories = {"tiny/llada": of("llada"), "tiny/gated": of("llada"), "tiny/ill": of("llada")}
-    repositories |= {"tiny/pickle": {"config.json": of("llada")["config.json"], "pytorch_model.bin": b"\x80\x04."}}
-    repositories |= {"tiny/empty": {"README.md": b"#"}}
-    names = ["tiny/none", "tiny/gated", "tiny/ill", "tiny/pickle", "tiny/empty"]
+def test_models_that_are_not_to_be_had(visit, tmp_path):
+    own = of("llada")
+    repositories = dict.fromkeys(["tiny/llada", "tiny/gated", "tiny/ill"], own)
+    repositories["tiny/pickle"] = {name: own[name] for name in ("config.json", "pytorch_model.bin")}
+    repositories["tiny/empty"] = {"README.md": b"#"}
     with serving(Hub(repositories, gated=("tiny/gated",), ill=("tiny/ill",))) as hub:
-        models = [*((name, None) for name in names), ("tiny/llada", "v9")]
-        unknown, gated, ill, pickle, empty, revision = User(tmp_path, hub.url, *models).results()
-    one_line(unknown, "no model 'tiny/none' on the hub, or it is private", "check the name", "hf auth login")
-    one_line(gated, "tiny/gated asks for an agreement", "hf auth login")
-    one_line(ill, "cannot download tiny/ill", "500", "`hf download tiny/ill --local-dir DIR`")
-    one_line(pickle, "has no model.safetensors")
-    one_line(empty, "has no config.json")
-    one_line(revision, "tiny/llada has no revision 'v9'", "branch, tag or commit")
+        visit(hub.url, tmp_path)
+        refused("tiny/none", None, "no model 'tiny/none' on the hub, or it is private", "check the name")
+        refused("tiny/llada", "v9", "tiny/llada has no revision 'v9'", "branch, tag or commit")
+        refused("tiny/gated", None, "tiny/gated asks for an agreement", "`hf auth login`")
+        refused("tiny/ill", None, "cannot download tiny/ill", "500", "`hf download tiny/ill --local-dir DIR`")
+        refused("tiny/pickle", None, "has no model.safetensors")
+        refused("tiny/empty", None, "config.json")
 
 
-def test_a_hub_that_does_not_answer(tmp_path, silent):
+@pytest.mark.parametrize("revision", [None, "v1", COMMIT])
+@pytest.mark.parametrize("reason", ["refused", "timed out", "offline"])
+def test_a_hub_that_does_not_answer(visit, tmp_path, silent, reason, revision):
+    visit(silent if reason == "timed out" else nobody(), tmp_path, offline=reason == "offline", wait=0.5)
     way_out = "run `hf download tiny/llada --local-dir DIR`, and give DIR as the model here"
-    users = {
-        "refused": User(tmp_path, nobody(), ("tiny/llada", None), ("tiny/llada", COMMIT)),
-        "timed out": User(tmp_path, silent, ("tiny/llada", None)),
-        "offline": User(tmp_path, nobody(), ("tiny/llada", None), HF_HUB_OFFLINE="1"),
-    }
-    for reason, user in users.items():
-        for found in user.results():
-            one_line(found, "cannot download tiny/llada", reason, way_out)
+    refused("tiny/llada", revision, "cannot download tiny/llada", reason, way_out)
+
+
+def test_a_tokenizer_that_is_not_to_be_had(visit, tmp_path):
+    visit(nobody(), tmp_path)
+    with pytest.raises(ModelError, match=r"hf download tiny/words --local-dir DIR`, and give DIR as the tokenizer"):
+        load(MODELS / "mdlm", tokenizer="tiny/words")
+
+
+def test_a_cache_that_lacks_files(visit, tmp_path):
+    """A download that was cut short, and then no network: it says so rather than load a part."""
+    with serving(Hub({"tiny/llada": of("llada")})) as hub:
+        visit(hub.url, tmp_path)
+        (download("tiny/llada") / "model.safetensors").unlink()
+    refused("tiny/llada", None, "cannot download tiny/llada", "refused", "`hf download tiny/llada --local-dir DIR`")

@@ -18,6 +18,7 @@ else:
 
 Table = Mapping[str, Any]
 NEEDS = {"pc": ("background",)}  # sampler -> settings that depend on a file of the user's
+LETTERS = {"particles": "K", "every": "Δ", "candidates": "c", "beams": "s"}  # the paper's, by which it tells rows apart
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,9 @@ def _shipped(name: str, table: Table, task: Table, parts: tuple[Table, Table]) -
     takes = " ".join(one.get("takes", "") for one in (table, *parts)).split()
     settings = {**table.get("all", {}), **{key: task[key] for key in takes}}
     settings |= {key: value for one in parts for key, value in one.items() if key in KINDS}
-    where = [one["table"] for one in (table, task, *parts) if "table" in one][-1]
-    row = " w/ ".join(one["row"] for one in parts if one)
-    about = f"{', '.join(filter(None, (task['about'], row)))}: {where}, settings of {table['settings']}"
     return Shipped(
         name,
-        about,
+        _about(table, task, parts, settings),
         table["model"],
         chat=task.get("chat", False),
         needs=NEEDS.get(settings["sampler"], ()),
@@ -83,10 +81,20 @@ def _shipped(name: str, table: Table, task: Table, parts: tuple[Table, Table]) -
     )
 
 
+def _about(table: Table, task: Table, parts: tuple[Table, Table], settings: Table) -> str:
+    """`GSM8K, PC-Sampler w/ E-SMC (K=5, Δ=64): Table 2, settings in Table 3`."""
+    row = " w/ ".join(one["row"] for one in parts if one)
+    sizes = ", ".join(f"{letter}={settings[key]}" for key, letter in LETTERS.items() if key in settings)
+    where = [one["table"] for one in (table, task, *parts) if "table" in one][-1]
+    place = f"Table {where}" if isinstance(where, int) else where
+    more = f", settings in Table {table['settings']}" if "settings" in table else ""
+    return f"{task.get('about', table.get('about'))}, {row}{f' ({sizes})' if sizes else ''}: {place}{more}"
+
+
 def _columns(tasks: Table) -> list[dict[str, Any]]:
     """A table of columns -> one table for each task; one task without a name where there are none."""
     if not tasks:
-        return [{"name": "", "about": ""}]
+        return [{"name": ""}]
     return [dict(zip(tasks, values, strict=True)) for values in zip(*tasks.values(), strict=True)]
 
 

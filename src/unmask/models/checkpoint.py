@@ -218,10 +218,14 @@ def fill(
 
 
 def said(error: BaseException) -> str:
-    """The first line of what an error says."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:160]
+    """The first line of what an error says, without signs that a terminal would obey."""
+    return _plain((str(error).splitlines() or [type(error).__name__])[0][:160])
+
+
+def _plain(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def _some(names: Iterable[str], most: int = 4) -> str:
-    listed = [name[:80] if name.isprintable() else ascii(name[:80]) for name in names]
+    listed = [_plain(name[:80]) for name in names]
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -1,0 +1,163 @@
+"""COMMANDS: name -> function, help and examples; the words of a command line -> parsed flags."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import NoReturn
+
+from unmask import __version__, commands, demo, flags, modelcli
+from unmask.errors import InputError, UnmaskError, unknown
+from unmask.modelcli import Namespace
+from unmask.prompt import MARKER
+from unmask.recipe import ALIASES
+
+FOLLOW = f"""\
+A canvas has a hole where {MARKER} stands; [MASK*8] is eight holes.
+A recipe file holds settings as TOML or JSON, with names as in `unmask samplers`; flags go over it.
+Brackets say which samplers or searches take a setting, with its default; elsewhere it is an error.
+Names of other projects work too:
+{chr(10).join(f"  {flags.spelled(alias)} is {flags.spelled(name)}" for alias, name in ALIASES.items())}"""
+
+# command: (function, help, examples); the tests run the examples
+COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
+    "generate": (
+        commands.generate,
+        "Generate text after a prompt, or fill the holes of a canvas.",
+        """\
+  unmask generate se
+  unmask generate se --temperature 1 --seed 3 --json
+  unmask generate --canvas 't[MASK*4]t'
+  unmask generate --sampler uniform --steps 3 --temperature 1 --search best-of-n --particles 8
+  unmask generate --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
+  unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
+    ),
+    "samplers": (
+        commands.samplers,
+        "List the samplers with their settings, or say all about one.",
+        "  unmask samplers\n  unmask samplers fast-dllm\n  unmask samplers --json",
+    ),
+    "searches": (
+        commands.searches,
+        "List the searches with their settings, or say all about one.",
+        "  unmask searches\n  unmask searches smc\n  unmask searches --json",
+    ),
+    "models": (
+        commands.models,
+        "List the models, or load one and say all about it.",
+        "  unmask models\n  unmask models table\n  unmask models ./tiny-llada --json",
+    ),
+    "check": (
+        modelcli.run_check,
+        "Check that a model keeps the laws that decoding relies on: rows, padding, head, time, cache.",
+        "  unmask check random\n  unmask check ./tiny-llada --dtype float64",
+    ),
+    "fabricate": (
+        modelcli.run_fabricate,
+        "Write a random checkpoint in a family's published layout, for tests, benchmarks and bug reports.",
+        "  unmask fabricate llada ./tiny-llada\n  unmask generate hello --chat --model ./tiny-llada --length 16",
+    ),
+    "convert": (
+        modelcli.run_convert,
+        "Turn a Lightning checkpoint of MDLM into a directory that unmask loads. No code of the file runs.",
+        "  unmask convert best.ckpt ./my-mdlm\n  unmask generate '15 16 17' --model ./my-mdlm --length 8",
+    ),
+    "frequencies": (
+        commands.frequencies,
+        "Count the tokens of texts: the background table that the sampler pc needs.",
+        """\
+  unmask frequencies words.txt --model table -o table.json
+  unmask frequencies words.jsonl --fields text,title --model random -o random.json
+  unmask generate --sampler pc --background table.json""",
+    ),
+    "demo": (
+        commands.show_demo,
+        "Compare vanilla decoding, best-of-n and SMC on a model whose every probability is known.",
+        "  unmask demo\n  unmask demo --seeds 50",
+    ),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are UnmaskErrors."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message, f"see `{self.prog} --help`")
+
+
+def parse(argv: list[str]) -> Namespace:
+    parser = _parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        raise unknown("command", argv[0], COMMANDS)
+    args, extra = parser.parse_known_args(argv)
+    if extra:
+        raise _unexpected(args.parser, extra)
+    return args
+
+
+def _unexpected(parser: argparse.ArgumentParser, extra: list[str]) -> UnmaskError:
+    """An option that does not exist, with the nearest that does; or a word too many."""
+    word = next((word for word in extra if word.startswith("-")), extra[0]).partition("=")[0]
+    if not word.startswith("-"):
+        return InputError(f"unexpected {word!r}", "put quotes around a text of several words")
+    wanted, options = word.replace("_", "-"), list(parser._option_string_actions)
+    near = [option for option in options if len(wanted) > 3 and option.startswith(wanted)]
+    near = near or get_close_matches(wanted, options, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}?" if near else f"see `{parser.prog} --help`"
+    return InputError(f"unknown option {word!r}", hint)
+
+
+def _parser() -> argparse.ArgumentParser:
+    layout = argparse.RawDescriptionHelpFormatter
+    about = "Decode masked diffusion language models along low-uncertainty paths."
+    start = "start with:\n  unmask demo\n  unmask generate se\n  unmask generate --help"
+    parser = _Parser("unmask", description=about, epilog=start, formatter_class=layout, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"unmask {__version__}")
+    parser.set_defaults(run=lambda args: parser.print_help(), parser=parser)
+    some = parser.add_subparsers(title="commands", metavar="COMMAND")
+    made: dict[str, argparse.ArgumentParser] = {}
+    for name, (run, text, examples) in COMMANDS.items():
+        epilog = f"examples:\n{examples}"
+        made[name] = some.add_parser(
+            name, help=text, description=text, epilog=epilog, formatter_class=layout, allow_abbrev=False
+        )
+        made[name].set_defaults(run=run, parser=made[name])
+    made["generate"].usage = "unmask generate [PROMPT] [flags]"
+    made["generate"].epilog = f"{FOLLOW}\n\n{made['generate'].epilog}"
+    _add_generate(made["generate"])
+    for name in ("samplers", "searches", "models"):
+        made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
+        made[name].add_argument("--json", action="store_true", help="print JSON")
+    modelcli.add_model(made["models"])
+    modelcli.add_check(made["check"])
+    modelcli.add_fabricate(made["fabricate"])
+    modelcli.add_convert(made["convert"])
+    _add_frequencies(made["frequencies"])
+    made["demo"].add_argument("--seeds", type=int, default=demo.SEEDS, metavar="N", help="answers of each method")
+    made["demo"].add_argument("--trace", default=demo.TRACE, metavar="FILE", help="where one path is written")
+    return parser
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to go on from; - reads standard input")
+    parser.add_argument("--canvas", metavar="TEXT", help="text with holes instead of a prompt, like 't[MASK*4]t'")
+    parser.add_argument(
+        "--prompts", metavar="FILE", help="a prompt on each line, decoded together; - reads standard input"
+    )
+    parser.add_argument("--chat", action="store_true", help="the prompt is a question: write it as the model's chat")
+    parser.add_argument("--system", metavar="TEXT", help="with --chat: what the system is told first")
+    parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each prompt")
+    parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
+    modelcli.add_model(parser, "table")
+    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
+    flags.add(parser)
+
+
+def _add_frequencies(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="TEXTFILE", help="UTF-8; each line is a text of its own")
+    parser.add_argument("--model", required=True, metavar="NAME", help="whose tokens are counted")
+    modelcli.add_model(parser)
+    parser.add_argument("--fields", metavar="NAMES", help="lines are JSON objects: the text is in these fields")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where the table goes")
