@@ -393,6 +393,7 @@ def changed(name: str, tensor: Any) -> dict[str, Any]:
         (changed("sigma_map.mlp.0.weight", torch.ones(128)), "do not fit"),
         (changed("rotary_emb.inv_freq", torch.ones(0)), "do not fit"),
         (changed("rotary_emb.inv_freq", torch.ones(8)), "frequencies are not those"),
+        (changed("rotary_emb.inv_freq", torch.ones(2, 4)), "frequencies are not those"),
         (changed("blocks.2.norm1.weight", torch.ones(64)), "tensors are missing: backbone.blocks.2"),
         (changed("blocks.0.attn_out.bias", torch.ones(64)), "unexpected: backbone.blocks.0.attn_out.bias"),
         (changed("lora.weight", torch.ones(64)), "unexpected: backbone.lora.weight"),

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import torch
-from huggingface_hub import close_session, constants
+from huggingface_hub import constants
 from torch import Tensor
 
 from unmask.errors import ModelError
@@ -54,7 +54,8 @@ class Hub(ThreadingHTTPServer):
 
 
 class Page(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+    """One answer, in HTTP/1.0: no connection outlives it, so that a hub that stops is gone."""
+
     server: Hub
 
     def do_GET(self) -> None:
@@ -124,7 +125,6 @@ def serving(hub: Hub) -> Iterator[Hub]:
     finally:
         hub.shutdown()
         hub.server_close()
-        close_session()  # a connection that is kept would still be served
 
 
 @pytest.fixture
@@ -144,14 +144,13 @@ def nobody() -> str:
 
 
 @pytest.fixture
-def visit(monkeypatch) -> Iterator[Callable[..., None]]:
+def visit(monkeypatch) -> Callable[..., None]:
     """Go to a hub, with a cache of one's own; the library reads its settings once, so that they are set by hand."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.delenv("HF_TOKEN", raising=False)
 
     def at(url: str, home: Path, offline: bool = False, wait: float = 10.0) -> None:
-        close_session()
         settings = {
             "ENDPOINT": url,
             "HUGGINGFACE_CO_URL_TEMPLATE": url + "/{repo_id}/resolve/{revision}/{filename}",
@@ -164,8 +163,7 @@ def visit(monkeypatch) -> Iterator[Callable[..., None]]:
         for name, value in settings.items():
             monkeypatch.setattr(constants, name, value)
 
-    yield at
-    close_session()
+    return at
 
 
 def snapshot(home: Path, name: str) -> Path:

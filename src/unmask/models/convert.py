@@ -60,7 +60,9 @@ def convert(
     shapes = {name: tuple(tensor.shape) for name, tensor in plain.items()}
     fit(plan, Tensors(dict.fromkeys(plain, checkpoint), shapes, dict.fromkeys(plain, "F32")))
     buffers = MDLM.buffers(plan.shape)
-    if not torch.allclose(plain[FREQUENCIES].float(), buffers[FREQUENCIES], rtol=1e-2):  # bf16 keeps two digits
+    if not torch.allclose(
+        plain[FREQUENCIES].flatten().float(), buffers[FREQUENCIES], rtol=1e-2
+    ):  # bf16 keeps two digits
         raise ModelError("the rotary frequencies are not those of MDLM", "this is another model")
     weights = {name: tensor for name, tensor in plain.items() if name in plan.slots}
     weights = _averages(values, weights, plan.shape.layers) if ema else weights
@@ -99,8 +101,6 @@ def _read(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         names = tuple(sorted(get_unsafe_globals_in_checkpoint(str(path))))
         with safe_globals([_stand_in(name) for name in names]):
             values = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
-    except MemoryError:
-        raise
     except Exception as error:  # damaged pickles raise of every kind
         raise ModelError(
             f"{path.name} cannot be read ({_reason(error)})", "nothing of it was run; get the weights as safetensors"
@@ -112,7 +112,6 @@ def _read(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _zipped(path: Path) -> None:
     """Refuse what is no whole file of torch.save."""
-    again = "download or copy it again"
     try:
         with path.open("rb") as file:
             start = file.read(4)
@@ -129,7 +128,7 @@ def _zipped(path: Path) -> None:
     except OSError as error:
         raise ModelError(f"cannot read {str(path)!r}", str(error.strerror)) from None
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        raise ModelError(f"{path.name} is not whole", again) from None
+        raise ModelError(f"{path.name} is not whole", "download or copy it again") from None
 
 
 def _reason(error: Exception) -> str:

@@ -94,7 +94,7 @@ def _maker(
         if name in extra:
             return extra[name]
         shape = shapes[name]
-        generator = torch.Generator().manual_seed((seed << 32) + zlib.crc32(name.encode()))
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))  # it takes 32 bits
         made = torch.empty(shape, dtype=dtype)
         flat = made.view(-1)
         one, scale = (1.0, 0.1) if len(shape) == 1 and "bias" not in name else (0.0, _scale(shape))

@@ -102,7 +102,8 @@ def _gap(pair: tuple[Tensor, Tensor]) -> float:
     """The largest difference as a share of the spread over the vocabulary; infinite where only one is -inf or NaN."""
     one, other = pair
     out = one.isneginf() & other.isneginf()
-    spread = one[one.isfinite()].std(correction=0).nan_to_num(1.0).clamp(min=1e-12)
+    finite = one[one.isfinite()]
+    spread = finite.std(correction=0).clamp(min=1e-12) if len(finite) else torch.ones(())
     return float((torch.where(out, 0.0, one - other).abs().nan_to_num(torch.inf, torch.inf) / spread).max())
 
 

@@ -1,0 +1,198 @@
+"""Fabricated checkpoints: the published layout, the same files from the same seed, nothing overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from unmask import UnmaskError, decode, load
+from unmask.cli import main
+from unmask.models import FAMILIES
+from unmask.models.checkpoint import INDEX, tensor_shapes
+from unmask.models.fabricate import _shards, fabricate
+from unmask.models.family import Config
+from unmask.recipe import Recipe
+
+PUBLISHED = {  # family: tensors, parameters and files of the checkpoints on the hub
+    "llada": (291, 8_015_581_184, 6),
+    "illada": (290, 7_615_025_152, 4),
+    "dream": (339, 7_615_616_512, 4),
+    "open-dcoder": (290, 494_032_768, 1),
+    "mdlm": (130, 169_627_218, 1),
+}
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_full_sizes_are_the_published_ones(family):
+    kind = FAMILIES[family]
+    shapes = tensor_shapes(kind.read(Config(kind.full)))
+    item = 4 if kind.full["torch_dtype"] == "float32" else 2
+    sizes = sum(torch.Size(shape).numel() for shape in shapes.values())
+    assert (len(shapes), sizes, len(_shards(shapes, item, kind.shard))) == PUBLISHED[family]
+
+
+@pytest.mark.parametrize(
+    ("family", "recorded"), [("llada", "llada"), ("dream", "dream"), ("open-dcoder", "open_dcoder")]
+)
+def test_tensor_names_are_those_of_the_recorded_checkpoint(family, recorded, tmp_path):
+    fabricate(family, tmp_path / "made")
+    published = Path(__file__).parent / "parity/models" / recorded / "model.safetensors"
+    with safe_open(published, "pt") as theirs, safe_open(tmp_path / "made/model.safetensors", "pt") as ours:
+        assert set(ours.keys()) == set(theirs.keys())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_equal_seeds_give_equal_files(family, tmp_path):
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        fabricate(family, tmp_path / name, seed=seed)
+    a, b, c = ({f.name: f.read_bytes() for f in (tmp_path / name).iterdir()} for name in "abc")
+    assert a == b
+    assert a.keys() == c.keys() and a["config.json"] == c["config.json"]
+    assert a["model.safetensors"] != c["model.safetensors"]
+
+
+def test_shards_have_the_same_tensors(tmp_path, monkeypatch):
+    import dataclasses
+
+    fabricate("dream", tmp_path / "one", seed=5)
+    monkeypatch.setitem(FAMILIES, "dream", dataclasses.replace(FAMILIES["dream"], shard=60_000))
+    seen: list[tuple[int, int]] = []
+    fabricate("dream", tmp_path / "many", seed=5, progress=lambda done, total: seen.append((done, total)))
+    index = json.loads((tmp_path / "many" / INDEX).read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert len(files) > 3 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    together = {name: tensor for file in files for name, tensor in load_file(tmp_path / "many" / file).items()}
+    alone = load_file(tmp_path / "one/model.safetensors")
+    assert together.keys() == alone.keys() and all(torch.equal(alone[name], together[name]) for name in alone)
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in alone.values())
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[-1][0] == seen[-1][1]
+    models = [load(tmp_path / name) for name in ("one", "many")]
+    recipe = Recipe(sampler="uniform", temperature=1.0, length=12)
+    assert decode(models[0], "hello", recipe=recipe).tokens == decode(models[1], "hello", recipe=recipe).tokens
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_its_tokenizer_knows_every_byte_and_special_token(family, tmp_path):
+    fabricate(family, tmp_path / family)
+    words = load(tmp_path / family).tokenizer
+    text = "Wörter, 字 and\n\ttabs: 12345 \U0001f600"
+    assert words.decode(words.encode(text)) == text
+    for special, number in FAMILIES[family].specials["tiny"].items():
+        assert words.encode(f"a{special}b")[1] == number
+        assert words.decode([number]) == ""
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("full", "file"):
+        with pytest.raises(UnmaskError, match="is not empty"):
+            fabricate("mdlm", tmp_path / name)
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    assert fabricate("mdlm", tmp_path / "empty")
+
+
+def test_unknown_names(tmp_path, capsys):
+    assert main(["fabricate", "lada", str(tmp_path / "x")]) == 2
+    assert "did you mean 'llada'?" in capsys.readouterr().err
+    assert main(["fabricate", "llada", str(tmp_path / "x"), "--size", "huge"]) == 2
+    assert "choose from tiny, full" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+# --- the commands around it ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    fabricate("llada", tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+def test_check_says_which_law_was_broken(tiny, capsys, monkeypatch):
+    assert main(["check", "tiny"]) == 0
+    assert capsys.readouterr().out.count("✓") == 8
+    assert main(["check", "tiny", "--json", "--dtype", "float64"]) == 0
+    assert all(verdict["held"] for verdict in json.loads(capsys.readouterr().out))
+    monkeypatch.setattr("unmask.models.laws.CLOSE", {torch.float32: -1.0})
+    assert main(["check", "tiny"]) == 1
+    assert "✗" in capsys.readouterr().out
+
+
+def test_chat(tiny, capsys):
+    given = ["generate", "hi", "--model", "tiny", "--length", "4", "--json"]
+    assert main([*given, "--chat"]) == 0
+    chat = json.loads(capsys.readouterr().out)
+    text = "<|startoftext|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
+    text += "<|start_header_id|>assistant<|end_header_id|>\n\n"
+    words = load(tiny).tokenizer
+    assert chat["tokens"][:-4] == words.encode(text) and chat["prompt"] == "hi"
+    assert main([*given, "--chat", "--system", "be brief"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["tokens"]) > len(chat["tokens"])
+    assert main(given) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"][:-4] == words.encode("hi")
+    for bad, said in (
+        (["--system", "x"], "add --chat"),
+        (["--chat", "--model", "table"], "table has no chat template"),
+        (["--chat", "--tokenizer", "nowhere/at/all"], "there is no directory"),
+    ):
+        assert main([*given, *bad]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["generate", "--canvas", "a[MASK]", "--chat", "--model", "tiny"]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
+
+
+def test_a_dialogue_from_python(tiny):
+    model = load(tiny)
+    recipe = Recipe(length=4)
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "ho"},
+        {"role": "user", "content": "?"},
+    ]
+    tokens = decode(model, turns, recipe=recipe).tokens
+    assert tokens[:-4] == model.tokenizer.encode(model.tokenizer.chat(turns))
+    for bad in ([{"role": "user"}], [{"role": "user", "content": 3}], [{"role": "user", "content": "x", "more": "y"}]):
+        with pytest.raises(UnmaskError, match="is no message"):
+            decode(model, bad, recipe=recipe)
+    with pytest.raises(UnmaskError, match="neither text nor token ids"):
+        decode(model, [turns[0], 3], recipe=recipe)
+
+
+def test_rows_at_a_time_change_nothing(tiny, capsys):
+    given = ["generate", "hi", "--model", "tiny", "--length", "6", "--sampler", "uniform", "--temperature", "1"]
+    given += ["--search", "smc", "--particles", "5", "--every", "2", "--json"]
+    texts = []
+    for more in ([], ["--max-rows", "2"]):
+        assert main([*given, *more]) == 0
+        texts.append(json.loads(capsys.readouterr().out)["tokens"])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--dtype", "float31"], "choose from float64, float32, float16, bfloat16"),
+        (["--mask-id", "320"], "token ids go from 0 to 319"),
+        (["--revision", "main"], "revision has no effect on the directory"),
+        (["--shift"], "shift has no effect"),
+        (["--device", "nowhere"], "cannot load tiny on nowhere"),
+        (["--max-rows", "0"], "at least 1"),
+        (["--model", "tiny/config.json"], "is a file"),
+        (["--model", "./nothing"], "there is no directory"),
+        (["--model", "tinny"], "unknown model"),
+        (["--model", "table", "--mask-id", "3"], "mask_id has no effect on the model table"),
+    ],
+)
+def test_bad_loading_is_one_line(tiny, capsys, given, said):
+    assert main(["generate", "hi", "--model", "tiny", "--length", "4", *given]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
