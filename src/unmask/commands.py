@@ -16,6 +16,7 @@ from unmask.models import FAMILIES, MODELS, Denoiser
 from unmask.prompt import Text, encode
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
+from unmask.shipped import RECIPES
 
 USUAL = 64  # positions to generate where neither the user nor the model sets a limit: a few lines of text
 
@@ -100,6 +101,20 @@ def models(args: Namespace) -> None:
     if args.name is None and not args.json:
         kinds = ", ".join(f"{family.name} ({family.about})" for family in FAMILIES.values())
         print(f"Besides these, a directory or hub id with a checkpoint of: {kinds}.")
+
+
+def recipes(args: Namespace) -> None:
+    """List the shipped recipes, or say all about one."""
+    if args.name is not None and args.name not in RECIPES:
+        raise unknown("recipe", args.name, RECIPES, "`unmask recipes` lists them")
+    chosen = list(RECIPES.values()) if args.name is None else [RECIPES[args.name]]
+    if args.json:
+        found = [{**vars(one), "command": one.command()} for one in chosen]
+        _print_json(found if args.name is None else found[0])
+    elif args.name is None:
+        show.console().print(show.recipes(chosen))
+    else:
+        show.recipe(chosen[0])
 
 
 MODEL_HELP = {"device": "where it runs; the flag --device", "dtype": "of its numbers; the flag --dtype"}

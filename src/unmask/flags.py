@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+from unmask.errors import unknown
 from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, read_settings, takers
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
 from unmask.search import POTENTIALS, SCHEMES, SEARCHES
+from unmask.shipped import RECIPES
 
 
 def _or(names: Mapping[str, Any] | tuple[str, ...]) -> str:
@@ -131,6 +134,15 @@ def spelled(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def _settings(name: str) -> dict[str, Any]:
+    """Of a shipped recipe, or of a file."""
+    if name in RECIPES:
+        return RECIPES[name].settings
+    if not Path(name).suffix and not Path(name).exists():
+        raise unknown("recipe", name, RECIPES, "`unmask recipes` lists them")
+    return read_settings(name)
+
+
 def to_recipe(args: argparse.Namespace) -> Recipe:
     """The recipe file, if there is one, with the flags that were given over it."""
     given: dict[str, Any] = {}
@@ -141,6 +153,6 @@ def to_recipe(args: argparse.Namespace) -> Recipe:
         if value is not None:
             given[flag] = parse(ALIASES.get(flag, flag), value) if isinstance(value, str) else value
     replaced = {ALIASES.get(flag, flag) for flag in given}
-    base = {} if args.recipe is None else read_settings(args.recipe)
+    base = {} if args.recipe is None else _settings(args.recipe)
     kept = {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced}
     return Recipe.from_dict({**kept, **given})

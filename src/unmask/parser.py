@@ -48,6 +48,11 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         "List the models, or load one and say all about it.",
         "  unmask models\n  unmask models table\n  unmask models ./tiny-llada --json",
     ),
+    "recipes": (
+        commands.recipes,
+        "List the paper's configurations as shipped recipes, or say all about one.",
+        "  unmask recipes\n  unmask recipes llada-gsm8k-pc-smc\n  unmask recipes open-dcoder-p2-smc --json",
+    ),
     "check": (
         modelcli.run_check,
         "Check that a model keeps the laws that decoding relies on: rows, padding, head, time, cache.",
@@ -126,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     made["generate"].usage = "unmask generate [PROMPT] [flags]"
     made["generate"].epilog = f"{FOLLOW}\n\n{made['generate'].epilog}"
     _add_generate(made["generate"])
-    for name in ("samplers", "searches", "models"):
+    for name in ("samplers", "searches", "models", "recipes"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
         made[name].add_argument("--json", action="store_true", help="print JSON")
     modelcli.add_model(made["models"])

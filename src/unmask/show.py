@@ -17,6 +17,7 @@ from unmask.decode import Result, Watch
 from unmask.models.denoiser import Chats, Denoiser
 from unmask.models.laws import Verdict
 from unmask.models.transformer import Transformer
+from unmask.shipped import Shipped
 from unmask.trace import Event
 
 
@@ -125,6 +126,28 @@ def detail(about: dict[str, Any]) -> None:
         console().print(made)
     for name, value in about.get("facts", {}).items():
         print(f"{name}: {value}")
+
+
+def recipes(found: Sequence[Shipped]) -> Grid:
+    """One line for each shipped recipe."""
+    made = grid("name", "what it is")
+    for one in found:
+        made.add_row(one.name, one.about)
+    return made
+
+
+def recipe(one: Shipped) -> None:
+    """A shipped recipe: its settings as a recipe file has them, and the command that runs it."""
+    print(f"{one.name}: {one.about}")
+    for name, value in one.settings.items():
+        print(f"  {name} = {_toml(value)}")
+    if one.needs:
+        print(f"You give: {', '.join(one.needs)}.")
+    print(one.command())
+
+
+def _toml(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 def facts(model: Denoiser) -> dict[str, Any]:
