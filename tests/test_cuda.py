@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from unmask import SAMPLERS, SEARCHES, Recipe, decode_batch, load
 from unmask.background import count
 from unmask.dice import Purpose, uniform
+from unmask.models import FAMILIES
+from unmask.models.fabricate import fabricate
+from unmask.models.laws import check
+from unmask.state import begin
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -46,3 +51,43 @@ def test_same_paths_as_on_the_cpu(sampler: str, search: str, guidance: float, tm
         assert cpu.chosen == cuda.chosen
         assert cpu.evaluations == cuda.evaluations
         assert cpu.path_entropy == pytest.approx(cuda.path_entropy, abs=1e-9)
+
+
+# --- families --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"guidance": 0.5}, {"cache_block": 4}, {"guidance": 0.5, "cache_block": 4}], ids=str
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_decodes_to_the_same_tokens(family, changes, tmp_path) -> None:
+    fabricate(family, tmp_path / family, seed=3)
+    recipe = Recipe("semi-ar", "smc", length=16, block_length=4, particles=3, every=3, temperature=0.8, **changes)
+    prompts = ["a cat", "what is this, a dog"]
+    here, there = (
+        decode_batch(load(tmp_path / family, device, torch.float64), prompts, recipe=recipe)
+        for device in ("cpu", "cuda")
+    )
+    for cpu, cuda in zip(here, there, strict=True):
+        assert [p.tokens for p in cpu.particles] == [p.tokens for p in cuda.particles]
+        assert cpu.path_entropy == pytest.approx(cuda.path_entropy, abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_keeps_its_laws(family, dtype, tmp_path) -> None:
+    fabricate(family, tmp_path / family, seed=3)
+    assert [verdict for verdict in check(load(tmp_path / family, "cuda", dtype)) if verdict.held is False] == []
+
+
+@pytest.mark.parametrize("family", ["llada", "dream", "open_dcoder", "mdlm"])
+def test_recorded_logits(family) -> None:
+    folder = Path(__file__).parent / "parity" / "models" / family
+    record = load_file(folder / "recording.safetensors", device="cuda")
+    model = load(folder, "cuda", mask_id=252 if family == "open_dcoder" else None)
+    tokens = record["input_ids"]
+    attend = torch.ones_like(tokens, dtype=torch.bool)
+    state = begin(tokens, tokens == model.vocab.mask, attend, torch.zeros(len(tokens)).long().cuda(), model.vocab, 1)
+    hidden, _ = model.look(state, torch.arange(len(tokens)).cuda())
+    logits = torch.nn.functional.linear(hidden, model.head.weight, model.head.bias)
+    assert (logits - record.get("aligned_logits", record["logits"])).abs().max() < 1e-4

@@ -210,7 +210,6 @@ def test_links_into_the_blobs_of_the_cache_are_followed(visit, tmp_path):
     assert weight(place).isfinite().all()
 
 
-@pytest.mark.xfail(strict=True, reason="checkpoint.inside does not know the cache's shared blobs yet")
 def test_links_into_the_blobs_that_models_share_are_followed(tmp_path):
     """huggingface_hub 2 may keep weights in a store of the whole cache; the model's own blob is then a link there."""
     shared = pytest.importorskip("huggingface_hub.utils._shared_blobs")

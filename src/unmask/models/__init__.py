@@ -91,8 +91,9 @@ def _directory(name: str, revision: str | None = None, files: list[str] = MODEL)
 
 def _borrowed(directory: Path) -> Path | None:
     """The tokenizer of another model of the hub, for families that publish none of their own."""
-    family = family_of(read_json(directory, "config.json") or {})
-    if family.borrows is None or read_tokenizer(directory) is not None:
+    config = read_json(directory, "config.json")
+    family = None if config is None else family_of(config)
+    if family is None or family.borrows is None or read_tokenizer(directory) is not None:
         return None
     return download(family.borrows, None, TOKENIZER)
 

@@ -56,8 +56,10 @@ def inside(directory: Path, name: str) -> Path | None:
         return None
     home, real = directory.resolve(), path.resolve()
     homes = [home]
-    if home.parent.name == "snapshots":  # models--org--name/snapshots/revision/file -> models--org--name/blobs/…
-        homes.append(home.parent.parent / "blobs")
+    repository = home.parent.parent
+    if home.parent.name == "snapshots" and repository.name.startswith("models--"):
+        # models--org--name/snapshots/revision/file -> models--org--name/blobs/…, which may link to blobs of all models
+        homes += [repository / "blobs", repository.parent / "blobs"]
     if not any(real.is_relative_to(allowed) for allowed in homes):
         raise ModelError(f"{path.name} is a link that leaves {directory.name}", "copy the file itself there")
     if not real.is_file():

@@ -30,7 +30,7 @@ from unmask.models.mdlm import FULL, MDLM
 EMBEDDING, TIME = "backbone.vocab_embed.embedding", "backbone.sigma_map.mlp.0.weight"
 FREQUENCIES = "backbone.rotary_emb.inv_freq"  # the only buffer; says how wide a head is
 COMPILED = "_orig_mod."  # what torch.compile puts into names
-PLAIN = "take the plain weights with ema=False"
+PLAIN = "take the plain weights: --plain, or ema=False in Python"
 
 
 @dataclass(frozen=True)

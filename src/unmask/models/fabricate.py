@@ -53,6 +53,7 @@ def fabricate(
             file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
             made = dict(zip(names, pool.map(_maker(shapes, extra, dtype, seed), names), strict=True))
             save_file(made, directory / file, metadata={"format": "pt"})
+            (directory / file).chmod(0o644)  # the library leaves it to the owner alone
             written.append(directory / file)
             places |= dict.fromkeys(names, file)
             done += sum(tensor.nbytes for tensor in made.values())

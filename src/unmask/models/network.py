@@ -148,13 +148,13 @@ class Network(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.embed = nn.Embedding(shape.vocabulary, shape.width)
+        self.embed = _table(shape.vocabulary, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = _norm(shape)
         if shape.position == "learned":
-            self.place = nn.Embedding(shape.places, shape.width)
+            self.place = _table(shape.places, shape.width)
         elif shape.position == "grid":
-            self.row, self.column, self.box = (nn.Embedding(shape.places, shape.width) for _ in range(3))
+            self.row, self.column, self.box = (_table(shape.places, shape.width) for _ in range(3))
         if shape.condition:
             self.time = nn.ModuleList(
                 [nn.Linear(2 * FREQUENCIES, shape.condition), nn.Linear(shape.condition, shape.condition)]
@@ -221,6 +221,11 @@ class Network(nn.Module):
         angles = level.to(exact)[:, None] * pace
         wave = torch.cat([angles.cos(), angles.sin()], 1).to(x.dtype)
         return F.silu(self.time[1](F.silu(self.time[0](wave))))
+
+
+def _table(rows: int, width: int) -> nn.Embedding:
+    """An embedding whose weights are yet to be written: to draw them would even load torch's compiler."""
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
 def empty(shape: Shape, device: str | torch.device, dtype: torch.dtype) -> Network:
