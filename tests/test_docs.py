@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "docs/guide.md"]
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "docs/models.md"])
 def test_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     known = dict(SAMPLERS)
@@ -43,7 +43,7 @@ def test_every_sampler_and_search_is_there(page):
     assert not [name for name in [*SAMPLERS, *SEARCHES] if f"| `{name}` |" not in text]
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/decisions.md"])
+@pytest.mark.parametrize("page", [*PAGES, "docs/decisions.md", "docs/models.md", "docs/results.md"])
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text()
     headings = {

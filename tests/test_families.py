@@ -208,7 +208,9 @@ def test_the_cache_follows_its_particle(model):
     _, cache = kept.look(state, torch.arange(4))
     ancestors = torch.tensor([2, 2, 0, 3])
     copied = state.replace(cache=cache).resample(ancestors)
-    assert torch.equal(copied.cache.keys, cache.keys[ancestors]) and torch.equal(copied.cache.end, cache.end[ancestors])
+    for (keys, values), (new_keys, new_values) in zip(cache.layers, copied.cache.layers, strict=True):
+        assert torch.equal(new_keys, keys[ancestors]) and torch.equal(new_values, values[ancestors])
+    assert torch.equal(copied.cache.end, cache.end[ancestors])
     again, same = kept.look(copied, torch.arange(4))
     exact, _ = model.look(state, ancestors)
     masked = copied.masked

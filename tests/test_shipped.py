@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from unmask import Recipe, UnmaskError, decode, load
+from unmask import Recipe, UnmaskError, decode, flags, load
 from unmask.background import Background
+from unmask.cli import main
 from unmask.parser import parse
 from unmask.recipe import KINDS
 from unmask.shipped import RECIPES, Shipped
@@ -282,13 +283,23 @@ def test_one_of_each_kind_runs(one: Shipped, table: str, model: Any) -> None:
 
 
 @pytest.mark.parametrize("one", RECIPES.values(), ids=list(RECIPES))
-def test_the_command_is_one(one: Shipped) -> None:
+def test_the_command_is_one(one: Shipped, table: str) -> None:
     words = shlex.split(one.command())
     assert words[:2] == ["unmask", "generate"]
     args = parse(words[1:])
-    assert (args.recipe, args.model, args.chat) == (one.name, one.model, one.chat)
+    assert (args.model, args.chat) == (one.model, one.chat)
     assert args.prompt == ("PROMPT" if one.prompted else None)
     assert args.background == ("FILE" if one.needs else None)
+    args.background = table if one.needs else None
+    assert flags.to_recipe(args) == build(one, table)
+
+
+def test_a_command_runs_as_printed(table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    one = RECIPES["llada-gsm8k-pc-smc"]
+    words = shlex.split(one.command().replace("FILE", table).replace("PROMPT", "to"))[1:]
+    words[words.index("--model") + 1], words[words.index("--device") + 1] = "random", "cpu"
+    assert main([*words, "--length", "16", "--steps", "16", "--every", "4"]) == 0
+    assert "5 particles" in capsys.readouterr().out
 
 
 def test_the_file_travels_with_the_package() -> None:

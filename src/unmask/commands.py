@@ -12,7 +12,7 @@ from unmask.background import count
 from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, unknown
 from unmask.modelcli import Namespace, chunked, load_model, used
-from unmask.models import FAMILIES, MODELS, Denoiser
+from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
 from unmask.prompt import Text, encode
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
@@ -135,11 +135,11 @@ def frequencies(args: Namespace) -> None:
     """Count the tokens of texts: the background table of the sampler pc."""
     if not Path(args.output).resolve().parent.is_dir():  # known before the counting, not after
         raise InputError(f"there is no folder for {args.output!r}", "make it first")
-    model = load_model(args, args.model)
+    words = load_tokenizer(args.model, tokenizer=args.tokenizer, revision=args.revision)
     names = None if args.fields is None else [name for name in args.fields.split(",") if name]
     with show.progress() as bar:
         texts = corpus.Texts(args.files, names, bar)
-        table = count(texts, texts.blamed(model.tokenizer.encode))
+        table = count(texts, texts.blamed(words.encode))
     table.save(args.output)
     print(f"{args.output}: {table.total} tokens, {len(table.counts)} different ones")
 

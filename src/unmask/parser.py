@@ -162,7 +162,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 
 def _add_frequencies(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="TEXTFILE", help="UTF-8; each line is a text of its own")
-    parser.add_argument("--model", required=True, metavar="NAME", help="whose tokens are counted")
-    modelcli.add_model(parser)
+    parser.add_argument("--model", required=True, metavar="NAME", help="whose tokens are counted; no weights are read")
+    parser.add_argument("--tokenizer", metavar="NAME", help="directory or hub id with the tokenizer, if not its own")
+    parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
     parser.add_argument("--fields", metavar="NAMES", help="lines are JSON objects: the text is in these fields")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where the table goes")

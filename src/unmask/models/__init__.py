@@ -14,11 +14,11 @@ from unmask.models.denoiser import Denoiser, Head, Tokenizer
 from unmask.models.hub import MODEL, TOKENIZER, download, is_hub_id
 from unmask.models.pretrained import FAMILIES, family_of, from_directory
 from unmask.models.table import Table
-from unmask.models.tokens import read_tokenizer
+from unmask.models.tokens import Numbers, read_tokenizer
 from unmask.models.transformer import random_transformer
 from unmask.models.words import words
 
-__all__ = ["FAMILIES", "MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load"]
+__all__ = ["FAMILIES", "MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load", "load_tokenizer"]
 
 
 def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
@@ -69,6 +69,21 @@ def load(
     if words_from is None and not Path(name).is_dir():
         words_from = _borrowed(directory)
     return from_directory(directory, place, kind, name=name, mask_id=mask_id, tokenizer=words_from, progress=progress)
+
+
+def load_tokenizer(
+    name: str | os.PathLike[str], *, tokenizer: str | os.PathLike[str] | None = None, revision: str | None = None
+) -> Tokenizer:
+    """The tokenizer of a model, without its weights."""
+    name = os.fspath(name)
+    if name in MODELS:
+        return load(name, tokenizer=tokenizer, revision=revision).tokenizer
+    if tokenizer is not None:
+        directory = _directory(os.fspath(tokenizer), None, TOKENIZER)
+    else:
+        directory = _directory(name, revision, ["config.json", *TOKENIZER])
+        directory = (None if Path(name).is_dir() else _borrowed(directory)) or directory
+    return read_tokenizer(directory) or Numbers()
 
 
 def _directory(name: str, revision: str | None = None, files: list[str] = MODEL) -> Path:

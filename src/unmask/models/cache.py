@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask.errors import SettingError
 from unmask.models.denoiser import Denoiser
-from unmask.models.network import Kept
+from unmask.models.network import Kept, Pair
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Wrapped, innermost
 from unmask.state import State
@@ -72,16 +72,16 @@ def _everyone(rows: Tensor, count: int) -> bool:
     return len(rows) == count and bool((rows == torch.arange(count, device=rows.device)).all())
 
 
-def _written(kept: Kept | None, used: list[tuple[Tensor, Tensor]], begins: Tensor, rows: Tensor) -> Kept:
+def _written(kept: Kept | None, used: list[Pair], begins: Tensor, rows: Tensor) -> Kept:
     """The kept keys and values with these rows renewed."""
-    keys, values = (torch.stack(part, 1) for part in zip(*used, strict=True))  # [R, layers, H, L, d]
     if _everyone(rows, len(begins)):
-        return Kept(keys, values, begins)
-    if kept is None:
-        shape = (len(begins), *keys.shape[1:])
-        kept = Kept(keys.new_zeros(shape), values.new_zeros(shape), torch.full_like(begins, -1))
-    return Kept(
-        kept.keys.index_copy(0, rows, keys),
-        kept.values.index_copy(0, rows, values),
-        kept.end.index_copy(0, rows, begins[rows]),
-    )
+        return Kept(tuple(used), begins)
+
+    def renewed(layer: int, part: int) -> Tensor:
+        new = used[layer][part]
+        old = new.new_zeros(len(begins), *new.shape[1:]) if kept is None else kept.layers[layer][part]
+        return old.index_copy(0, rows, new)
+
+    layers = tuple((renewed(layer, 0), renewed(layer, 1)) for layer in range(len(used)))
+    end = torch.full_like(begins, -1) if kept is None else kept.end
+    return Kept(layers, end.index_copy(0, rows, begins[rows]))

@@ -47,16 +47,18 @@ class Shape:
         return self.head_width or self.width // self.heads
 
 
+Pair = tuple[Tensor, Tensor]  # keys and values [B, H, L, d]
+
+
 @dataclass(frozen=True)
 class Kept:
     """Keys and values of all layers, row by row; for each row, those before `end` stand in for fresh ones."""
 
-    keys: Tensor  # [B, layers, H, L, d]
-    values: Tensor  # [B, layers, H, L, d]
+    layers: tuple[Pair, ...]
     end: Tensor  # [B] int64
 
     def __getitem__(self, rows: Tensor) -> Kept:
-        return Kept(self.keys[rows], self.values[rows], self.end[rows])
+        return Kept(tuple((keys[rows], values[rows]) for keys, values in self.layers), self.end[rows])
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Block(nn.Module):
             self.modulate = nn.Linear(shape.condition, 6 * width)
 
     def forward(
-        self, x: Tensor, sites: _Sites, condition: Tensor | None, kept: tuple[Tensor, Tensor] | None
+        self, x: Tensor, sites: _Sites, condition: Tensor | None, kept: Pair | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x [R, S, D] after the block, and the keys and values [R, H, L, d] that it attended to."""
         shape = self.shape
@@ -172,15 +174,14 @@ class Network(nn.Module):
         kept: Kept | None = None,
         start: int = 0,  # compute only from this column on; what is before it must be kept
         keep: bool = False,
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    ) -> tuple[Tensor, list[Pair]]:
         """Hidden states [R, L - start, D], and, to `keep`, the keys and values of every layer."""
         x = self._embed(tokens[:, start:], columns[:, start:])
         sites = self._sites(columns, attend, start, kept)
         condition = self._condition(sigma, x) if self.shape.condition else None
-        used: list[tuple[Tensor, Tensor]] = []
+        used: list[Pair] = []
         for layer, block in enumerate(self.blocks):
-            old = None if kept is None else (kept.keys[:, layer], kept.values[:, layer])
-            x, k, v = block(x, sites, condition, old)
+            x, k, v = block(x, sites, condition, None if kept is None else kept.layers[layer])
             if keep:
                 used.append((k, v))
         last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)

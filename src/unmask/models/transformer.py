@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.models.denoiser import Head, Tokenizer
-from unmask.models.network import Kept, Network, Shape, empty
+from unmask.models.network import Kept, Network, Pair, Shape, empty
 from unmask.models.text import Characters
 from unmask.state import State, Vocab
 
@@ -57,7 +57,7 @@ class Transformer:
     @torch.no_grad()
     def see(
         self, state: State, rows: Tensor, kept: Kept | None = None, start: int = 0, keep: bool = False
-    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+    ) -> tuple[Tensor, list[Pair]]:
         """Hidden states of these rows, and, to `keep`, the keys and values of every layer.
 
         With `kept`, only columns from `start` on are computed; before them there are zeros.
