@@ -24,7 +24,7 @@ from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.models.checkpoint import INDEX, TYPES, WEIGHTS, tensor_shapes
 from unmask.models.family import Config
 from unmask.models.pretrained import FAMILIES, family_of
-from unmask.models.tokens import Numbers, Pieces
+from unmask.models.tokens import Numbers, Pieces, read_tokenizer
 from unmask.models.transformer import Transformer
 from unmask.state import begin
 
@@ -878,7 +878,7 @@ def test_ids_that_the_tokenizer_does_not_know(small):
 
 # Dream publishes no tokenizer.json: byte-level BPE with Qwen2's way of cutting, and added tokens in two places.
 
-ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+ALPHABET = sorted(pre_tokenizers.pre_tokenizers.ByteLevel.alphabet())
 MERGES = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ċ Ċ", "Ġ Ġ", "' ll", "Ã ©"]
 CUT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
@@ -1064,3 +1064,34 @@ def test_hostile_chat_template(small, mark, name):
         chat(small, HOSTILE[name].replace("MARK", str(mark)))
     assert str(caught.value).isprintable() and caught.value.hint
     assert memory.host_peak() - peak < 256 * 2**20
+
+
+# --- details that public tokenizers have -----------------------------------------------------------------------------
+
+
+def test_templates_of_the_hub_find_what_they_expect(tmp_path):
+    template = (
+        "{% for m in messages[1:] %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m['content'] | trim }}{% endif %}{% if not loop.last %}{% continue %}{% endif %}{% endfor %}"
+        "{% set ns = namespace(n=0) %}{% if tools is defined and tools %}tools{% endif %}"
+        "{{ strftime_now('%Y') | length }}{{ messages | length | tojson }}{{ bos_token }}"
+    )
+    words = Pieces(None, template, {"bos_token": "<s>"})
+    turns = [{"role": r, "content": c} for r, c in (("system", "s"), ("user", " u "), ("assistant", "a"))]
+    assert words.chat(turns) == "ua43<s>"
+
+
+def test_ordinary_added_tokens_stay_in_the_text_and_dropout_is_off(tmp_path):
+    letters = {letter: place for place, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    (tmp_path / "vocab.json").write_text(json.dumps({**letters, "ab": 256}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    added = {"257": {"content": "<tool_call>", "special": False}, "258": {"content": "<|end|>", "special": True}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": added}))
+    words = read_tokenizer(tmp_path)
+    assert words.encode("ab<tool_call><|end|>") == [256, 257, 258]
+    assert words.decode([256, 257, 258]) == "ab<tool_call>"
+    made = json.loads(words.fast.to_str())
+    made["model"]["dropout"] = 0.9
+    (tmp_path / "tokenizer.json").write_text(json.dumps(made))
+    again = read_tokenizer(tmp_path)
+    assert {tuple(again.encode("abab")) for _ in range(20)} == {(256, 256)}

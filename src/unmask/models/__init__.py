@@ -66,7 +66,7 @@ def load(
         return from_remote_code(name, place, kind, mask_id=mask_id, revision=revision, shift=shift)
     directory = _directory(name, revision)
     words_from = None if tokenizer is None else _directory(os.fspath(tokenizer), None, TOKENIZER)
-    if words_from is None and not Path(name).is_dir():
+    if words_from is None and not Path(name).expanduser().is_dir():
         words_from = _borrowed(directory)
     return from_directory(directory, place, kind, name=name, mask_id=mask_id, tokenizer=words_from, progress=progress)
 
@@ -82,7 +82,7 @@ def load_tokenizer(
         directory = _directory(os.fspath(tokenizer), None, TOKENIZER)
     else:
         directory = _directory(name, revision, ["config.json", *TOKENIZER])
-        directory = (None if Path(name).is_dir() else _borrowed(directory)) or directory
+        directory = (None if Path(name).expanduser().is_dir() else _borrowed(directory)) or directory
     return read_tokenizer(directory) or Numbers()
 
 

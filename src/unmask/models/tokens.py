@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Fast
 
@@ -98,11 +102,22 @@ class Pieces:
 def _sandbox() -> ImmutableSandboxedEnvironment:
     """No attribute that starts with an underscore, no change to what it is given, no long range: jinja's sandbox."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
     environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
     environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     return environment
+
+
+class _Generation(Extension):
+    """{% generation %} marks what an assistant says, for training; here it is written like all the rest."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _refuse(message: str) -> None:
@@ -126,6 +141,8 @@ def read_tokenizer(directory: Path) -> Pieces | None:
         fast = Fast.from_buffer(text)
         fast.no_padding()
         fast.no_truncation()
+        if getattr(fast.model, "dropout", None):  # for training: it would cut the same text differently each time
+            fast.model.dropout = None
     return Pieces(fast, _template(directory, settings), _names(directory, settings))
 
 
@@ -142,13 +159,15 @@ def _no_panic(kind: type[UnmaskError], message: str) -> Iterator[None]:
 
 def _from_parts(directory: Path, merges: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What tokenizer.json would say: byte-level BPE as Qwen2 does it, with the added tokens of either config."""
-    added = _ids(directory, "added_tokens.json")
+    added, ordinary = _ids(directory, "added_tokens.json"), set()
     table = settings.get("added_tokens_decoder")
     for number, about in (table if isinstance(table, dict) else {}).items():
         if isinstance(about, dict) and isinstance(about.get("content"), str) and re.fullmatch("[0-9]{1,9}", number):
             added[about["content"]] = int(number)
+            if about.get("special") is False:  # like <tool_call>: part of what is written
+                ordinary.add(about["content"])
     lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
-    return byte_level(_ids(directory, "vocab.json"), lines, added, QWEN2)
+    return byte_level(_ids(directory, "vocab.json"), lines, added, QWEN2, ordinary)
 
 
 def _ids(directory: Path, name: str) -> dict[str, int]:
@@ -160,9 +179,13 @@ def _ids(directory: Path, name: str) -> dict[str, int]:
 
 
 def byte_level(
-    vocabulary: Mapping[str, Any], merges: Sequence[str], added: Mapping[str, Any], cut: str | None = None
+    vocabulary: Mapping[str, int],
+    merges: Sequence[str],
+    added: Mapping[str, int],
+    cut: str | None = None,
+    ordinary: Collection[str] = (),
 ) -> dict[str, Any]:
-    """A tokenizer.json of byte-level BPE; `added` are special tokens with their ids, `cut` a pattern of its own."""
+    """A tokenizer.json of byte-level BPE. `added` tokens are special unless `ordinary`; `cut` is a pattern."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut is None}
     split = {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -171,8 +194,8 @@ def byte_level(
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": number, "content": text, **flags, "special": True}
-            for text, number in sorted(added.items(), key=lambda item: str(item[1]).zfill(20))
+            {"id": number, "content": text, **flags, "special": text not in ordinary}
+            for text, number in sorted(added.items(), key=lambda item: item[1])
         ],
         "normalizer": None if cut is None else {"type": "NFC"},
         "pre_tokenizer": level if cut is None else {"type": "Sequence", "pretokenizers": [split, level]},
