@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
-from test_checkpoint import LLADA, MERGES, MICRO, RECORDED, SPECIALS, logits, split, write
 from unmask import load, memory
 from unmask.errors import UnmaskError
 from unmask.models.checkpoint import INDEX, WEIGHTS
 from unmask.models.tokens import QWEN2, Pieces, byte_level
+
+from .small import LLADA, MICRO, RECORDED, logits, split, write
+from .test_tokens import MERGES, SPECIALS
 
 CASES = 320  # of each chunk
 SLOW, LARGE = 2.0, 128 * 2**20  # seconds and bytes that no case may take; a panic takes 50 MiB to say where it was
