@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -123,17 +123,47 @@ class Config:
         return ModelError(f"config.json: {name} is {said}", way_out)
 
 
-# --- places in parameters that hold several tensors of a checkpoint --------------------------------------------------
+# --- where tensors go ------------------------------------------------------------------------------------------------
 
 
-def qkv_slots(shape: Shape, parameter: str) -> Iterator[Slot]:
-    """Places of queries, keys and values in the one parameter that holds them all."""
-    start = 0
-    for heads in (shape.heads, shape.kv, shape.kv):
-        yield Slot(parameter, start, heads * shape.each)
-        start += heads * shape.each
+@dataclass(frozen=True)
+class Names:
+    """What a layout calls the tensors of a network with gated MLPs; `block` has {} for the number of the layer."""
+
+    embed: str
+    norm: str
+    head: str
+    block: str
+    attention_norm: str
+    mlp_norm: str
+    qkv: tuple[str, str, str]
+    out: str
+    gate: str
+    up: str
+    down: str
 
 
-def up_slots(shape: Shape, block: str) -> list[Slot]:
-    """Places of gate and up."""
-    return [Slot(f"{block}.up.weight", part * shape.inner, shape.inner) for part in range(2)]
+def slots(shape: Shape, names: Names) -> dict[str, Slot]:
+    """The place of every tensor: queries, keys and values share a parameter, and so do gate and up."""
+    found = {names.embed: Slot("embed"), names.norm: Slot("norm")}
+    if not shape.tied:
+        found[names.head] = Slot("head")
+    for layer in range(shape.layers):
+        old, new = names.block.format(layer), f"blocks.{layer}"
+        found[f"{old}.{names.attention_norm}"] = Slot(f"{new}.attention_norm")
+        found[f"{old}.{names.mlp_norm}"] = Slot(f"{new}.mlp_norm")
+        found[f"{old}.{names.out}"] = Slot(f"{new}.out")
+        found[f"{old}.{names.down}"] = Slot(f"{new}.down")
+        start = 0
+        for part, heads in zip(names.qkv, (shape.heads, shape.kv, shape.kv), strict=True):
+            found[f"{old}.{part}"] = Slot(f"{new}.qkv", start, heads * shape.each)
+            start += heads * shape.each
+        for place, part in enumerate((names.gate, names.up)):
+            found[f"{old}.{part}"] = Slot(f"{new}.up", place * shape.inner, shape.inner)
+    weights = {f"{name}.weight": replace(slot, parameter=f"{slot.parameter}.weight") for name, slot in found.items()}
+    if not shape.qkv_bias:
+        return weights
+    biased = {name: slot for name, slot in found.items() if slot.parameter.endswith(".qkv")}
+    return weights | {
+        f"{name}.bias": replace(slot, parameter=f"{slot.parameter}.bias") for name, slot in biased.items()
+    }

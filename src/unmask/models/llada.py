@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from unmask.models.family import Blueprint, Config, Family, Slot, qkv_slots, up_slots
+from unmask.models.family import Blueprint, Config, Family, Names, slots
 from unmask.models.llama import read_llama
 from unmask.models.network import Shape
+
+TENSORS = Names(
+    embed="model.transformer.wte",
+    norm="model.transformer.ln_f",
+    head="model.transformer.ff_out",
+    block="model.transformer.blocks.{}",
+    attention_norm="attn_norm",
+    mlp_norm="ff_norm",
+    qkv=("q_proj", "k_proj", "v_proj"),
+    out="attn_out",
+    gate="ff_proj",
+    up="up_proj",
+    down="ff_out",
+)
 
 
 def read(config: Config) -> Blueprint:
@@ -33,30 +47,12 @@ def read(config: Config) -> Blueprint:
     )
     return Blueprint(
         shape,
-        _slots(shape),
+        slots(shape, TENSORS),
         limit=config.integer("max_sequence_length", "length"),
         mask=config.token("mask_token_id", rows),
         eos=config.tokens("eos_token_id", rows),
         pad=config.token("pad_token_id", rows),
     )
-
-
-def _slots(shape: Shape) -> dict[str, Slot]:
-    top = "model.transformer"
-    slots = {f"{top}.wte.weight": Slot("embed.weight"), f"{top}.ln_f.weight": Slot("norm.weight")}
-    if not shape.tied:
-        slots[f"{top}.ff_out.weight"] = Slot("head.weight")
-    for layer in range(shape.layers):
-        old, new = f"{top}.blocks.{layer}", f"blocks.{layer}"
-        slots[f"{old}.attn_norm.weight"] = Slot(f"{new}.attention_norm.weight")
-        slots[f"{old}.ff_norm.weight"] = Slot(f"{new}.mlp_norm.weight")
-        slots[f"{old}.attn_out.weight"] = Slot(f"{new}.out.weight")
-        slots[f"{old}.ff_out.weight"] = Slot(f"{new}.down.weight")
-        for kind in ("weight", "bias") if shape.qkv_bias else ("weight",):
-            names = [f"{old}.{part}_proj.{kind}" for part in "qkv"]
-            slots.update(zip(names, qkv_slots(shape, f"{new}.qkv.{kind}"), strict=True))
-        slots.update(zip([f"{old}.ff_proj.weight", f"{old}.up_proj.weight"], up_slots(shape, new), strict=True))
-    return slots
 
 
 FULL = {

@@ -6,8 +6,22 @@ import reprlib
 from typing import Any
 
 from unmask.errors import ModelError
-from unmask.models.family import Blueprint, Config, Slot, qkv_slots, up_slots
+from unmask.models.family import Blueprint, Config, Names, slots
 from unmask.models.network import Shape
+
+NAMES = Names(
+    embed="model.embed_tokens",
+    norm="model.norm",
+    head="lm_head",
+    block="model.layers.{}",
+    attention_norm="input_layernorm",
+    mlp_norm="post_attention_layernorm",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    out="self_attn.o_proj",
+    gate="mlp.gate_proj",
+    up="mlp.up_proj",
+    down="mlp.down_proj",
+)
 
 
 def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, shift: bool = False) -> Blueprint:
@@ -33,7 +47,7 @@ def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, sh
     )
     return Blueprint(
         shape,
-        _slots(shape),
+        slots(shape, NAMES),
         limit=config.integer("max_position_embeddings", "length"),
         mask=config.token("mask_token_id", rows),
         eos=config.tokens("eos_token_id", rows),
@@ -57,21 +71,3 @@ def _rotary_base(config: Config) -> float:
         if "rope_theta" in table:
             return Config(table).number("rope_theta")
     return config.number("rope_theta", 10_000.0)
-
-
-def _slots(shape: Shape) -> dict[str, Slot]:
-    slots = {"model.embed_tokens.weight": Slot("embed.weight"), "model.norm.weight": Slot("norm.weight")}
-    if not shape.tied:
-        slots["lm_head.weight"] = Slot("head.weight")
-    for layer in range(shape.layers):
-        old, new = f"model.layers.{layer}", f"blocks.{layer}"
-        slots[f"{old}.input_layernorm.weight"] = Slot(f"{new}.attention_norm.weight")
-        slots[f"{old}.post_attention_layernorm.weight"] = Slot(f"{new}.mlp_norm.weight")
-        slots[f"{old}.self_attn.o_proj.weight"] = Slot(f"{new}.out.weight")
-        slots[f"{old}.mlp.down_proj.weight"] = Slot(f"{new}.down.weight")
-        for kind in ("weight", "bias") if shape.qkv_bias else ("weight",):
-            names = [f"{old}.self_attn.{part}_proj.{kind}" for part in "qkv"]
-            slots.update(zip(names, qkv_slots(shape, f"{new}.qkv.{kind}"), strict=True))
-        names = [f"{old}.mlp.{part}_proj.weight" for part in ("gate", "up")]
-        slots.update(zip(names, up_slots(shape, new), strict=True))
-    return slots
