@@ -1,0 +1,168 @@
+"""The shared network against plain formulas, written out position by position, for every switch of a Shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.models.network import Kept, Network, Shape, empty
+
+BASE = Shape(vocabulary=30, width=16, layers=2, heads=4, inner=24)
+SHAPES = {
+    "plain": BASE,
+    "grouped": replace(BASE, kv_heads=2),
+    "one-kv-head": replace(BASE, kv_heads=1),
+    "wide-heads": replace(BASE, head_width=6),
+    "qk-norm": replace(BASE, qk_norm=True, kv_heads=2),
+    "biases": replace(BASE, qkv_bias=True, bias=True, head_bias=True),
+    "plain-mlp": replace(BASE, gated=False, mlp_bias=True),
+    "layer-norm": replace(BASE, norm="layer", eps=1e-3),
+    "learned": replace(BASE, position="learned", places=12),
+    "grid": replace(BASE, position="grid", places=4),
+    "other-base": replace(BASE, base=37.0, eps=0.1),
+    "time": replace(BASE, condition=8),
+    "all": Shape(
+        30, 16, 2, 4, 24, 2, 6, "layer", 1e-5, "grid", 10.0, 4, True, True, True, False, True, True, True, 8, 0.5
+    ),
+}
+
+
+def filled(shape: Shape) -> Network:
+    network = empty(shape, "cpu", torch.float64)
+    generator = torch.Generator().manual_seed(7)
+    for parameter in network.parameters():
+        parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.4)
+    return network
+
+
+def norm(shape: Shape, x: list[float] | Tensor, weight: Tensor, kind: str | None = None) -> Tensor:
+    x = torch.as_tensor(x, dtype=torch.float64)
+    if (kind or shape.norm) == "layer":
+        x = x - x.mean()
+    return x / torch.sqrt((x**2).mean() + shape.eps) * weight
+
+
+def turned(shape: Shape, x: Tensor, column: int) -> Tensor:
+    """Each pair (c, c + half) as a point that is turned round the origin."""
+    if shape.position != "rotary":
+        return x
+    half, made = len(x) // 2, x.clone()
+    for c in range(half):
+        angle = column * shape.base ** (-2 * c / len(x))
+        point = complex(x[c], x[c + half]) * complex(math.cos(angle), math.sin(angle))
+        made[c], made[c + half] = point.real, point.imag
+    return made
+
+
+def formulas(network: Network, tokens: list[int], sigma: float = 0.0) -> Tensor:  # [L, D]
+    """One row without padding."""
+    shape, w = network.shape, dict(network.named_parameters())
+    sees = range(len(tokens))
+    x = [w["embed.weight"][token].clone() for token in tokens]
+    for c in sees:
+        if shape.position == "learned":
+            x[c] += w["place.weight"][c]
+        if shape.position == "grid":
+            row, column = divmod(c, shape.places)
+            side = math.isqrt(shape.places)
+            x[c] += w["row.weight"][row] + w["column.weight"][column]
+            x[c] += w["box.weight"][(row // side) * side + column // side]
+    condition = torch.zeros(0)
+    if shape.condition:
+        wave = [sigma * 10_000 ** (-k / 128) for k in range(128)]
+        phi = torch.tensor([math.cos(a) for a in wave] + [math.sin(a) for a in wave], dtype=torch.float64)
+        silu = torch.nn.functional.silu
+        condition = silu(w["time.1.weight"] @ silu(w["time.0.weight"] @ phi + w["time.0.bias"]) + w["time.1.bias"])
+    for layer in range(shape.layers):
+        b = {name.removeprefix(f"blocks.{layer}."): p for name, p in w.items() if name.startswith(f"blocks.{layer}.")}
+        zero = torch.zeros(shape.width)
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = (
+            (b["modulate.weight"] @ condition + b["modulate.bias"]).split(shape.width)
+            if shape.condition
+            else (zero, zero, zero + 1, zero, zero, zero + 1)
+        )
+        y = [norm(shape, x[c], b["attention_norm.weight"]) * (1 + scale_a) + shift_a for c in sees]
+        heads = [(b["qkv.weight"] @ y[c] + b.get("qkv.bias", 0.0)).view(-1, shape.each) for c in sees]
+        mixed = []
+        for c in sees:
+            parts = []
+            for head in range(shape.heads):
+                group = shape.heads + head // (shape.heads // shape.kv)
+
+                def ready(at: int, which: int, name: str, heads=heads, b=b) -> Tensor:
+                    part = heads[at][which]
+                    part = norm(shape, part, b[f"{name}_norm.weight"], "rms") if shape.qk_norm else part
+                    return turned(shape, part, at)
+
+                q = ready(c, head, "q")
+                scores = torch.stack([q @ ready(o, group, "k") / math.sqrt(shape.each) for o in sees])
+                chance = scores.softmax(0)
+                parts.append(sum(chance[o] * heads[o][group + shape.kv] for o in sees))
+            mixed.append(torch.cat(parts))
+        x = [x[c] + gate_a * (b["out.weight"] @ mixed[c] + b.get("out.bias", 0.0)) for c in sees]
+        for c in sees:
+            y = norm(shape, x[c], b["mlp_norm.weight"]) * (1 + scale_m) + shift_m
+            up = b["up.weight"] @ y + b.get("up.bias", 0.0)
+            if shape.gated:
+                up = torch.nn.functional.silu(up[: shape.inner]) * up[shape.inner :]
+            else:
+                up = torch.nn.functional.gelu(up, approximate="tanh")
+            x[c] = x[c] + gate_m * (b["down.weight"] @ up + b.get("down.bias", 0.0))
+    last = [norm(shape, x[c], w["norm.weight"]) for c in sees]
+    if shape.condition:
+        shift, scale = (w["modulate.weight"] @ condition + w["modulate.bias"]).split(shape.width)
+        last = [y * (1 + scale) + shift for y in last]
+    return torch.stack(last)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_hidden_states_are_those_of_the_formulas(name):
+    network = filled(SHAPES[name])
+    tokens = torch.tensor([[3, 29, 7, 7, 0, 12, 5], [1, 2, 3, 4, 5, 6, 7]])
+    columns = torch.arange(7).expand(2, 7)
+    sigma = torch.tensor([0.3, 4.0])
+    hidden, _ = network(tokens, columns, None, sigma if network.shape.condition else None)
+    for row in range(2):
+        plain = formulas(network, tokens[row].tolist(), float(sigma[row]))
+        assert (hidden[row] - plain).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_padding_is_not_seen(name):
+    network = filled(SHAPES[name])
+    tokens = torch.tensor([[9, 9, 9, 3, 29, 7, 7], [1, 2, 3, 4, 5, 6, 7]])
+    attend = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1] * 7]).bool()
+    hidden, _ = network(tokens, attend.long().cumsum(1) - 1, attend)
+    assert (hidden[0, 3:] - formulas(network, tokens[0, 3:].tolist())).abs().max() < 1e-9
+    assert (hidden[1] - formulas(network, tokens[1].tolist())).abs().max() < 1e-9
+    assert hidden.isfinite().all()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_parameter_matters(name):
+    network = filled(SHAPES[name])
+    tokens, columns = torch.tensor([[3, 29, 7, 7, 0, 12, 5]]), torch.arange(7)[None]
+    before, _ = network(tokens, columns)
+    for label, parameter in network.named_parameters():
+        if label.startswith("head."):
+            continue  # the head is applied where it is asked for
+        old = parameter.clone()
+        parameter.copy_(parameter.flip(0) + 0.01)
+        after, _ = network(tokens, columns)
+        parameter.copy_(old)
+        assert (after - before).abs().max() > 1e-6, label
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_kept_keys_stand_in_for_fresh_ones(name):
+    network = filled(SHAPES[name])
+    tokens, columns = torch.tensor([[3, 29, 7, 7, 0, 12, 5], [1, 2, 3, 4, 5, 6, 7]]), torch.arange(7).expand(2, 7)
+    whole, used = network(tokens, columns, keep=True)
+    assert len(used) == network.shape.layers and not network(tokens, columns)[1]
+    kept = Kept(tuple(used), torch.tensor([3, 5]))
+    part, _ = network(tokens, columns, kept=kept, start=3)
+    assert part.shape[1] == 4 and (part - whole[:, 3:]).abs().max() < 1e-12
