@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.errors import ModelError
-from unmask.models import convert as module
 from unmask.models import load
 from unmask.models.convert import convert
 from unmask.models.transformer import Transformer
@@ -447,7 +446,7 @@ def test_a_failed_write_leaves_nothing(saved, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "save_file", full)
+        patch.setattr("unmask.models.write.save_file", full)
         refused("No space left", path, out)
         out.mkdir()
         refused("No space left", path, out)

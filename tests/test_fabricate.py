@@ -92,11 +92,28 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "full/notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for name in ("full", "file"):
-        with pytest.raises(UnmaskError, match="is not empty"):
+        with pytest.raises(UnmaskError, match="is there already"):
             fabricate("mdlm", tmp_path / name)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
     assert fabricate("mdlm", tmp_path / "empty")
+
+
+def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unmask.models.write.save_file", full)
+    with pytest.raises(UnmaskError, match="No space left"):
+        fabricate("mdlm", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_flags_of_loading_need_a_model(capsys):
+    for flag in (["--device", "cuda"], ["--dtype", "nonsense"], ["--trust-remote-code"], ["--mask-id", "3"]):
+        assert main(["models", *flag]) == 2
+        assert "has no effect on a list" in capsys.readouterr().err
 
 
 def test_unknown_names(tmp_path, capsys):
@@ -189,6 +206,8 @@ def test_rows_at_a_time_change_nothing(tiny, capsys):
         (["--model", "tiny/config.json"], "is a file"),
         (["--model", "./nothing"], "there is no directory"),
         (["--model", "tinny"], "unknown model"),
+        (["--tokenizer", "gpt2"], "a hub id like openai-community/gpt2"),
+        (["--tokenizer", "tiny/config.json"], "the directory that it is in"),
         (["--model", "table", "--mask-id", "3"], "mask_id has no effect on the model table"),
     ],
 )

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from unmask import Recipe, decode, decode_batch, load
+from unmask.engine import walk
 from unmask.errors import SettingError
 from unmask.models import FAMILIES
 from unmask.models.cache import Cached, cached
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Denoiser, Head
 from unmask.models.fabricate import fabricate
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, Counted, Guided
+from unmask.prompt import from_prompt, start
 from unmask.state import State, begin
 
 VARIANTS = {  # switches of the shared network that no published family needs
@@ -47,8 +51,6 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
 
 
 def _replaced(family, tiny):
-    import dataclasses
-
     return dataclasses.replace(family, tiny=tiny)
 
 
@@ -179,9 +181,6 @@ def test_it_is_exact_at_each_refresh_and_approximate_in_between(model):
             return hidden, cache
 
     walked = Watched(cached(model, 4))
-    from unmask.engine import walk
-    from unmask.prompt import from_prompt, start
-
     sampler, search = SEMI.build_sampler(), SEMI.build_search()
     state = start(walked, [from_prompt(walked, [15, 16, 17, 18], 12)], [0], sampler, 1)
     for _ in walk(walked, state, sampler, search):
@@ -232,3 +231,85 @@ def test_it_is_refused_where_there_is_nothing_to_keep():
 def test_it_is_labelled(model):
     assert "approximate" in cached(model, 8).name
     assert decode(model, [15, 16], recipe=SEMI.replace(cache_block=4)).to_dict()["recipe"]["cache_block"] == 4
+
+
+def test_what_is_kept_is_keys_and_values_only(model):
+    state = state_of(model, canvases(model))
+    kept = Cached(model, 3)
+    _, cache = kept.look(state, torch.arange(4))
+    held = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for pair in cache.layers
+        for tensor in pair
+    }
+    assert sum(held.values()) == state.tokens.numel() * kept.position_bytes
+
+
+def test_a_cached_model_is_refused_where_a_setting_would_be(model):
+    given = Chunked(Cached(model, 4), 2)
+    with pytest.raises(SettingError, match="state entropy would leave them out"):
+        decode(given, [15, 16], recipe=Recipe(sampler="p2", length=8))
+    with pytest.raises(SettingError, match="a prefix cache already"):
+        decode(given, [15, 16], recipe=SEMI.replace(cache_block=4))
+    assert (
+        decode(given, [15, 16], recipe=SEMI).tokens
+        == decode(model, [15, 16], recipe=SEMI.replace(cache_block=4)).tokens
+    )
+
+
+def test_memory_for_the_cache_is_counted(model, monkeypatch):
+    recipe = SEMI.replace(search="best-of-n", particles=40)
+    need = 40 * 14 * 2 * Cached(model, 4).position_bytes
+    monkeypatch.setattr("unmask.memory.free", lambda device: need)
+    decode(model, [15, 16], recipe=recipe)
+    with pytest.raises(SettingError, match="GiB are free"):
+        decode(model, [15, 16], recipe=recipe.replace(cache_block=4))
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_sizes_of_wrappers_are_positive(model, size):
+    for wrap in (Chunked, Cached):
+        with pytest.raises(SettingError, match="at least 1"):
+            wrap(model, size)
+
+
+# --- ends and masks --------------------------------------------------------------------------------------------------
+
+
+def test_a_text_of_mdlm_goes_on_after_the_end_of_a_document(checkpoints):
+    """Its training text has <|endoftext|> at both ends of every chunk: a sample often begins with it."""
+    model = load(checkpoints["mdlm"])
+    words, end = model.tokenizer, 256
+    assert model.vocab.eos == ()
+    ids = [end, *words.encode("hello"), end, *words.encode("you")]
+    fixed = _Says(model, ids)
+    assert decode(fixed, canvas=[model.vocab.mask] * len(ids)).text == "helloyou"
+    ended = load(checkpoints["llada"])
+    said = [*ended.tokenizer.encode("hello"), ended.vocab.eos[1], *ended.tokenizer.encode("you")]
+    assert decode(_Says(ended, said), canvas=[ended.vocab.mask] * len(said)).text == "hello"
+
+
+class _Says(Counted):
+    """A model that is sure of a text."""
+
+    def __init__(self, inner, ids):
+        super().__init__(inner)
+        object.__setattr__(self, "ids", torch.tensor(ids))
+
+    @property
+    def head(self):
+        return Head(self.inner.head.width)
+
+    def look(self, state, rows):
+        sure = torch.nn.functional.one_hot(self.ids, self.head.width).float() * 30
+        return sure.expand(len(rows), -1, -1), None
+
+
+def test_the_mask_of_mdlm_is_the_tokenizers_where_it_has_one(tmp_path):
+    fabricate("mdlm", tmp_path / "mdlm")
+    assert load(tmp_path / "mdlm").vocab.mask == 257
+    path = tmp_path / "mdlm/tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "mask_token": "!"}))
+    model = load(tmp_path / "mdlm")
+    assert model.vocab.mask == model.tokenizer.id("!") != 257
+    assert model.head.absent == (model.vocab.mask,)

@@ -241,7 +241,7 @@ def test_borrows_a_tokenizer(visit, tmp_path):
     again = load("tiny/mdlm")  # the hub is gone
     for model in (first, again):
         assert model.tokenizer.encode("12 7") == [1, 2, 10, 7]
-        assert model.vocab.eos == (98,)
+        assert model.vocab.eos == ()
     assert [path.name for path in snapshot(tmp_path, "openai-community/gpt2").iterdir()] == ["tokenizer.json"]
 
     with serving(Hub({"tiny/mdlm": of("mdlm")})) as hub:

@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     except UnmaskError as error:
         return _fail(_as_flags(str(error)))
     except (MemoryError, torch.OutOfMemoryError):
-        return _fail("out of memory: lower particles, length or the number of prompts")
+        return _fail("out of memory: lower max-rows, particles, length or the number of prompts")
     except OSError as error:
         return _fail(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
     return int(status or 0)

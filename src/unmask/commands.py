@@ -11,7 +11,7 @@ from unmask import corpus, demo, flags, show
 from unmask.background import count
 from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, unknown
-from unmask.modelcli import Namespace, chunked, load_model, used
+from unmask.modelcli import Namespace, check_unused, chunked, load_model, used
 from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
 from unmask.prompt import Text, encode
 from unmask.samplers import SAMPLERS
@@ -93,7 +93,9 @@ def searches(args: Namespace) -> None:
 def models(args: Namespace) -> None:
     """List the models, or load one and say all about it."""
     entries = {name: show.entry(name, build, MODEL_HELP) for name, build in MODELS.items()}
-    if args.name is not None:
+    if args.name is None:
+        check_unused(args)
+    else:
         model = load_model(args, args.name)
         about = {"name": args.name, "summary": "a checkpoint", "more": "", "settings": []}
         entries = {args.name: {**entries.get(args.name, about), "facts": show.facts(model)}}

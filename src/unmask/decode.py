@@ -18,7 +18,7 @@ from unmask import trace as traces
 from unmask.engine import walk
 from unmask.entropy import bits
 from unmask.errors import InputError
-from unmask.models.cache import cached
+from unmask.models.cache import cached, is_cached
 from unmask.models.denoiser import Denoiser
 from unmask.models.wrap import Guided
 from unmask.prompt import Canvas, Text, from_canvas, from_prompt, start
@@ -145,6 +145,8 @@ def decode_batch(
     keys = _keys(recipe, seeds, len(rows))
     denoiser = model if recipe.cache_block is None else cached(model, recipe.cache_block)
     denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
+    if is_cached(denoiser):
+        recipe.check_cache()
     sampler, search = recipe.build_sampler(), recipe.build_search()
     rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
     state = start(denoiser, rows, keys, sampler, search.particles)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from pathlib import Path
 
@@ -15,7 +14,8 @@ GIB = 2**30
 def free(device: torch.device) -> int:
     """Bytes that can still be taken."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own pool
+        return torch.cuda.mem_get_info(device)[0] + unused
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
@@ -25,4 +25,6 @@ def free(device: torch.device) -> int:
 
 def host_peak() -> int:
     """The most bytes that this process held in the host's memory, pages of mapped files included."""
+    import resource  # there is none on Windows, which has all the rest
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -11,12 +11,12 @@ import torch
 from unmask import memory, show
 from unmask.errors import InputError
 from unmask.models import FAMILIES, Denoiser, load
-from unmask.models.checkpoint import NAMES
+from unmask.models.checkpoint import DTYPES
 from unmask.models.convert import convert
 from unmask.models.fabricate import SIZES, fabricate
 from unmask.models.laws import check
 from unmask.models.transformer import Transformer
-from unmask.models.wrap import Chunked, Wrapped
+from unmask.models.wrap import Chunked, layers
 
 Namespace = argparse.Namespace
 
@@ -31,7 +31,7 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = None) -> No
         parser.add_argument("--model", default=default, metavar="NAME", help=about)
     group = parser.add_argument_group("loading a model")
     group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda or cuda:1 [cpu]")
-    group.add_argument("--dtype", metavar="NAME", help=f"{', '.join(NAMES)}; by default the checkpoint's own")
+    group.add_argument("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)}; by default the checkpoint's own")
     group.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where the checkpoint does not say it")
     group.add_argument("--tokenizer", metavar="NAME", help="directory or hub id with the tokenizer, if not its own")
     group.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
@@ -41,6 +41,14 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = None) -> No
         help="run the checkpoint's own Python code, with your rights, for layouts that unmask does not know",
     )
     group.add_argument("--shift", action="store_true", help="with remote code: output i belongs to token i + 1")
+
+
+def check_unused(args: Namespace) -> None:
+    """Refuse flags about loading where nothing is loaded."""
+    usual = {"device": "cpu", "dtype": None, "mask_id": None, "tokenizer": None, "revision": None}
+    for flag, value in {**usual, "trust_remote_code": False, "shift": False}.items():
+        if getattr(args, flag) != value:
+            raise InputError(f"--{flag.replace('_', '-')} has no effect on a list", "give the name of a model")
 
 
 def load_model(args: Namespace, name: str) -> Denoiser:
@@ -64,19 +72,15 @@ def chunked(model: Denoiser, rows: int | None) -> Denoiser:
     """At most so many rows at a time; None: all at once."""
     if rows is None:
         return model
-    if rows < 1:
-        raise InputError(f"max-rows is {rows}", "it must be at least 1")
     return Chunked(model, rows)
 
 
 def used(model: Denoiser) -> dict[str, int]:
     """Bytes: the weights, and the most that was held on the device and on the host."""
     found = {"host_peak": memory.host_peak()}
-    base = model
-    while isinstance(base, Wrapped):
-        base = base.inner
-    if isinstance(base, Transformer):
-        found["weights"] = base.bytes
+    for layer in layers(model):
+        if isinstance(layer, Transformer):
+            found["weights"] = layer.bytes
     if model.device.type == "cuda":
         found["device_peak"] = torch.cuda.max_memory_allocated(model.device)
     return found
@@ -126,14 +130,18 @@ def add_fabricate(parser: argparse.ArgumentParser) -> None:
 
 def run_convert(args: Namespace) -> None:
     """Turn a Lightning checkpoint of MDLM into a directory that unmask loads."""
-    convert(
+    made = convert(
         Path(args.checkpoint),
         Path(args.directory),
         ema=not args.plain,
         length=args.length,
         time_conditioning=args.time_conditioning,
+        mask_id=args.mask_id,
     )
-    print(f"{args.directory}: load it as the model of this name")
+    kind = "moving averages (EMA)" if made.ema else "plain weights"
+    print(f"{made.directory}: {made.parameters:,} parameters, {kind}")
+    if made.ignored:
+        print(f"left out, as nothing of it was run: {', '.join(made.ignored)}")
 
 
 def add_convert(parser: argparse.ArgumentParser) -> None:
@@ -142,3 +150,4 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plain", action="store_true", help="the last weights instead of their moving average (EMA)")
     parser.add_argument("--length", type=int, default=1024, metavar="N", help="longest canvas it was trained on [1024]")
     parser.add_argument("--time-conditioning", action="store_true", help="it was trained with its time input")
+    parser.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where it is not the last one")

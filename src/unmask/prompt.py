@@ -11,7 +11,9 @@ import torch
 
 from unmask import memory
 from unmask.errors import InputError, SettingError
+from unmask.models.cache import Cached
 from unmask.models.denoiser import Chats, Denoiser
+from unmask.models.wrap import layers
 from unmask.samplers.turn import Sampler
 from unmask.state import State, begin
 
@@ -123,10 +125,11 @@ def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampl
 
 
 def _check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int) -> None:
-    """Refuse what cannot fit: the canvases, their numbers and three copies of the hidden states."""
+    """Refuse what cannot fit: canvases, their numbers, three copies of the hidden states, kept keys and values."""
     weight = denoiser.head.weight
     hidden = (weight.shape[1] * weight.element_size()) if weight is not None else denoiser.head.width * 8
-    need = prompts * particles * length * (3 * hidden + 128)  # 128: tokens, flags and six numbers a position
+    kept = sum(2 * layer.position_bytes for layer in layers(denoiser) if isinstance(layer, Cached))  # old and new
+    need = prompts * particles * length * (denoiser.cost * (3 * hidden + kept) + 128)  # 128: tokens, flags, numbers
     free = memory.free(denoiser.device)
     if need > free:
         raise SettingError(

@@ -102,12 +102,17 @@ class Recipe:
             raise SettingError(
                 f"fill_tail has no effect on sampler {self.sampler}, which may reopen an EOS", "leave it out"
             )
-        if self.cache_block is not None and sampler.revises:
-            raise SettingError(
-                f"cache_block does not go with sampler {self.sampler}, which may mask positions before the block",
-                "state entropy would leave them out; use another sampler",
-            )
+        if self.cache_block is not None:
+            self.check_cache()
         self.build_search()
+
+    def check_cache(self) -> None:
+        """Refuse a prefix cache where masks could come back into the part that is not computed."""
+        if self.build_sampler().revises:
+            raise SettingError(
+                f"a prefix cache does not go with sampler {self.sampler}, which may mask positions before the block",
+                "state entropy would leave them out; use another sampler, or leave cache_block out",
+            )
 
     # --- what it stands for ---
 

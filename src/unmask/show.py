@@ -166,7 +166,7 @@ def facts(model: Denoiser) -> dict[str, Any]:
     return {
         **more,
         "tokenizer": kinds.get(type(model.tokenizer).__name__, "from its files"),
-        "chat template": isinstance(model.tokenizer, Chats) and getattr(model.tokenizer, "template", "") is not None,
+        "chat template": isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None,
         "vocabulary": model.head.width,
         "mask": model.vocab.mask,
         "eos": list(model.vocab.eos),

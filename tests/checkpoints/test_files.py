@@ -165,7 +165,7 @@ def test_code_beside_the_weights_is_not_run(small, mark):
 
 def test_no_weights(small):
     (small / WEIGHTS).unlink()
-    refused(small, "no model.safetensors", "directory of a checkpoint")
+    refused(small, "no model.safetensors", "only safetensors are loaded")
 
 
 def test_no_config(small):

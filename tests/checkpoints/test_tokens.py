@@ -345,6 +345,29 @@ def test_templates_of_the_hub_find_what_they_expect(tmp_path):
     assert words.chat(turns) == "ua43<s>"
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'a' * 2000000000 }}",
+        "{{ 9 ** 9 ** 9 }}",
+        "{{ [0] * 10 ** 9 }}",
+        "{% set n = namespace(t='aaaaaaaa') %}{% for i in range(60) %}{% set n.t = n.t + n.t %}{% endfor %}{{ n.t }}",
+        "{{ 99999999999 * 99999999999 }}",
+    ],
+)
+def test_templates_stay_small(template):
+    with pytest.raises(InputError, match="too large"):
+        Pieces(None, template).chat(USER)
+
+
+def test_json_in_templates_is_that_of_the_hub():
+    said = "{{ messages[0] | tojson(ensure_ascii=True) }}{{ [1] | tojson(indent=1000000000) }}"
+    said += "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}"
+    found = Pieces(None, said).chat([{"role": "user", "content": "ö"}])
+    assert found == '{"role": "user", "content": "\\u00f6"}[\n        1\n]{"a": 2, "b": 1}'
+    assert Pieces(None, "{% if tools is not none or documents is not none %}x{% endif %}").chat(USER) == ""
+
+
 def test_ordinary_added_tokens_stay_in_the_text_and_dropout_is_off(tmp_path):
     letters = {letter: place for place, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
     (tmp_path / "vocab.json").write_text(json.dumps({**letters, "ab": 256}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from unmask.errors import InputError, ModelError, unknown
-from unmask.models.checkpoint import NAMES, PICKLES, Progress, read_json
+from unmask.models.checkpoint import DTYPES, PICKLES, Progress, read_json
 from unmask.models.denoiser import Denoiser, Head, Tokenizer
 from unmask.models.hub import MODEL, TOKENIZER, download, is_hub_id
 from unmask.models.pretrained import FAMILIES, family_of, from_directory
@@ -96,11 +96,13 @@ def _directory(name: str, revision: str | None = None, files: list[str] = MODEL)
     if path.suffix in PICKLES and path.is_file():
         raise ModelError(f"{name!r} is a pickle, which can run code", "see `unmask convert` for Lightning checkpoints")
     if path.exists():
-        raise ModelError(f"{name!r} is a file", "give the directory with config.json and the safetensors")
+        raise ModelError(f"{name!r} is a file", "give the directory that it is in")
     if is_hub_id(name):
         return download(name, revision, files)
     if os.sep in name or name.startswith((".", "~")):
         raise ModelError(f"there is no directory {name!r}", "give a directory, a hub id or a name of `unmask models`")
+    if files == TOKENIZER:
+        raise ModelError(f"there is no tokenizer {name!r}", "give a directory or a hub id like openai-community/gpt2")
     raise unknown("model", name, MODELS)
 
 
@@ -123,7 +125,7 @@ def _device(name: str, device: str | torch.device) -> torch.device:
 
 
 def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    found = NAMES.get(dtype) if isinstance(dtype, str) else dtype
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
-        raise ModelError(f"dtype is {dtype!r}", f"choose from {', '.join(NAMES)}")
+        raise ModelError(f"dtype is {dtype!r}", f"choose from {', '.join(DTYPES)}")
     return found

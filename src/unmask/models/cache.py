@@ -16,12 +16,14 @@ from unmask.errors import SettingError
 from unmask.models.denoiser import Denoiser
 from unmask.models.network import Kept, Pair
 from unmask.models.transformer import Transformer
-from unmask.models.wrap import Wrapped, innermost
+from unmask.models.wrap import Wrapped, innermost, layers
 from unmask.state import State
 
 
 def cached(denoiser: Denoiser, block: int) -> Denoiser:
     """The denoiser with a prefix cache under its other wrappers."""
+    if is_cached(denoiser):
+        raise SettingError(f"{denoiser.name} has a prefix cache already", "leave cache_block out")
 
     def wrap(inner: Denoiser) -> Denoiser:
         if not isinstance(inner, Transformer):
@@ -31,12 +33,27 @@ def cached(denoiser: Denoiser, block: int) -> Denoiser:
     return innermost(denoiser, wrap)
 
 
+def is_cached(denoiser: Denoiser) -> bool:
+    """Whether there is a prefix cache among its wrappers."""
+    return any(isinstance(layer, Cached) for layer in layers(denoiser))
+
+
 @dataclass(frozen=True, eq=False)
 class Cached(Wrapped):
     """Keeps the keys and values before the block of the first mask; `block` counts open positions, as samplers do."""
 
     inner: Transformer
     block: int
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise SettingError(f"the cache's block is {self.block}", "it must be at least 1")
+
+    @property
+    def position_bytes(self) -> int:
+        """What one position of one row takes."""
+        shape, weight = self.inner.network.shape, self.inner.network.embed.weight
+        return 2 * shape.layers * shape.kv * shape.each * weight.element_size()
 
     @property
     def name(self) -> str:

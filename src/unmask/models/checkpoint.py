@@ -23,9 +23,11 @@ from unmask.models.network import Network, empty
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-NAMES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MOST_BYTES = 256 * 2**20  # of a file that is read whole: the largest tokenizer.json is a tenth of it
+MOST_SETTINGS = 16 * 2**20  # of config.json and the like: parsed, a file takes many times its size
+LARGE = ("tokenizer.json", "vocab.json", INDEX)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def inside(directory: Path, name: str) -> Path | None:
         # models--org--name/snapshots/revision/file -> models--org--name/blobs/…, which may link to blobs of all models
         homes += [repository / "blobs", repository.parent / "blobs"]
     if not any(real.is_relative_to(allowed) for allowed in homes):
-        raise ModelError(f"{path.name} is a link that leaves {directory.name}", "copy the file itself there")
+        raise ModelError(f"{path.name} is a link that leaves {label(directory)}", "copy the file itself there")
     if not real.is_file():
         raise ModelError(f"{path.name} is no regular file", "download the checkpoint again")
     return path
@@ -73,8 +75,9 @@ def read_bytes(directory: Path, name: str) -> bytes | None:
     if path is None:
         return None
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ModelError(f"{name} has {path.stat().st_size} bytes", f"at most {MOST_BYTES} make sense")
+        most = MOST_SETTINGS if name.endswith(".json") and name not in LARGE else MOST_BYTES
+        if path.stat().st_size > most:
+            raise ModelError(f"{name} has {path.stat().st_size} bytes", f"at most {most} make sense")
         return path.read_bytes()
     except OSError as error:
         raise ModelError(f"cannot read {name}", said(error)) from None
@@ -122,8 +125,17 @@ def _no_weights(directory: Path) -> ModelError:
     pickles = sorted(path.name for path in directory.iterdir() if path.suffix in PICKLES)
     if pickles:
         hint = "a pickle can run code; only safetensors are loaded (`unmask convert` reads Lightning checkpoints)"
-        return ModelError(f"{directory.name} has its weights as pickle: {_some(pickles)}", hint)
-    return ModelError(f"{directory.name} has no {WEIGHTS} and no {INDEX}", "give the directory of a checkpoint")
+        return ModelError(f"{label(directory)} has its weights as pickle: {_some(pickles)}", hint)
+    return ModelError(f"{label(directory)} has no {WEIGHTS} and no {INDEX}", "only safetensors are loaded")
+
+
+def label(directory: Path) -> str:
+    """What a person calls a checkpoint: the name of its directory, or its hub id."""
+    home = directory.resolve()
+    repository = home.parent.parent.name
+    if home.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/")
+    return home.name
 
 
 def _headers(directory: Path, names: Iterable[str]) -> Tensors:
@@ -133,7 +145,7 @@ def _headers(directory: Path, names: Iterable[str]) -> Tensors:
     for name in names:
         path = inside(directory, name)
         if path is None:
-            raise ModelError(f"{directory.name} lacks {name}", "download the checkpoint again")
+            raise ModelError(f"{label(directory)} lacks {name}", "download the checkpoint again")
         try:
             with safe_open(path, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 - no dict
@@ -152,8 +164,8 @@ def _headers(directory: Path, names: Iterable[str]) -> Tensors:
 def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
     """The type that the config names, or the one of the weights."""
     name = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
-    if isinstance(name, str) and name in NAMES:
-        return NAMES[name]
+    if isinstance(name, str) and name in DTYPES:
+        return DTYPES[name]
     kinds = {TYPES[kind] for kind in tensors.types.values() if kind in TYPES}
     return next(iter(kinds)) if len(kinds) == 1 else torch.float32
 

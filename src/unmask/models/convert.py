@@ -6,19 +6,14 @@ A pickle can name any code. Here torch's weights-only reader does the work, and 
 
 from __future__ import annotations
 
-import json
 import pickle
-import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
@@ -26,9 +21,10 @@ from unmask.errors import ModelError
 from unmask.models.checkpoint import TYPES, WEIGHTS, Tensors, fit
 from unmask.models.family import Config
 from unmask.models.mdlm import FULL, MDLM
+from unmask.models.write import new_checkpoint, vacant, write_json, write_weights
 
 EMBEDDING, TIME = "backbone.vocab_embed.embedding", "backbone.sigma_map.mlp.0.weight"
-FREQUENCIES = "backbone.rotary_emb.inv_freq"  # the only buffer; says how wide a head is
+PACE = "backbone.rotary_emb.inv_freq"  # the only buffer; says how wide a head is
 COMPILED = "_orig_mod."  # what torch.compile puts into names
 PLAIN = "take the plain weights: --plain, or ema=False in Python"
 
@@ -45,29 +41,37 @@ class Converted:
 
 
 def convert(
-    checkpoint: Path, directory: Path, *, ema: bool = True, length: int = 1024, time_conditioning: bool = False
+    checkpoint: Path,
+    directory: Path,
+    *,
+    ema: bool = True,
+    length: int = 1024,
+    time_conditioning: bool = False,
+    mask_id: int | None = None,
 ) -> Converted:
     """Write the weights of a .ckpt in the published layout, in float32; `ema` takes the running averages.
 
-    The pickled training config is not read: `length` and `time_conditioning` say what it said.
+    The pickled training config is not read: `length` and `time_conditioning` say what it said, and `mask_id` which
+    token is the mask where it is not the last one.
     """
     checkpoint, directory = Path(checkpoint).expanduser(), Path(directory).expanduser()
-    _vacant(directory)
+    vacant(directory)
     values, ignored = _read(checkpoint)
     plain = _plain(values, checkpoint.name)
     config = {**FULL, **_sizes(plain), "model_length": length, "time_conditioning": time_conditioning}
+    config |= {} if mask_id is None else {"mask_token_id": mask_id}
     plan = MDLM.read(Config(config))
     shapes = {name: tuple(tensor.shape) for name, tensor in plain.items()}
     fit(plan, Tensors(dict.fromkeys(plain, checkpoint), shapes, dict.fromkeys(plain, "F32")))
     buffers = MDLM.buffers(plan.shape)
-    if not torch.allclose(
-        plain[FREQUENCIES].flatten().float(), buffers[FREQUENCIES], rtol=1e-2
-    ):  # bf16 keeps two digits
+    if not torch.allclose(plain[PACE].flatten().float(), buffers[PACE], rtol=1e-2):  # bf16 keeps two digits
         raise ModelError("the rotary frequencies are not those of MDLM", "this is another model")
     weights = {name: tensor for name, tensor in plain.items() if name in plan.slots}
     weights = _averages(values, weights, plan.shape.layers) if ema else weights
     exact = _exact(weights, checkpoint.stat().st_size)
-    _write(directory, exact | buffers, config)
+    with new_checkpoint(directory) as begun:
+        write_weights(directory / WEIGHTS, exact | buffers, begun)
+        write_json(directory / "config.json", config, begun)
     return Converted(directory, config, sum(tensor.numel() for tensor in exact.values()), ema, ignored)
 
 
@@ -146,7 +150,7 @@ def _plain(values: Mapping[str, Any], file: str) -> dict[str, Tensor]:
     """The network's own tensors, under their published names."""
     named = ((str(name).replace(COMPILED, ""), value) for name, value in values["state_dict"].items())
     found = {name: _dense(name, value) for name, value in named if name.startswith("backbone.")}
-    for name in (EMBEDDING, TIME, FREQUENCIES):
+    for name in (EMBEDDING, TIME, PACE):
         if name not in found:
             raise ModelError(f"{file} has no tensor {name}", "only checkpoints of MDLM's DiT are converted")
     return found
@@ -175,7 +179,7 @@ def _exact(tensors: Mapping[str, Tensor], most: int) -> dict[str, Tensor]:
 
 def _sizes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     """The sizes that a published config names, from shapes."""
-    embedding, time, pairs = tensors[EMBEDDING], tensors[TIME], tensors[FREQUENCIES].numel()
+    embedding, time, pairs = tensors[EMBEDDING], tensors[TIME], tensors[PACE].numel()
     if embedding.dim() != 2 or time.dim() != 2 or not pairs or embedding.shape[1] % (2 * pairs):
         raise ModelError("embedding, time input and rotary frequencies do not fit", "the checkpoint is damaged")
     blocks = {name.split(".")[2] for name in tensors if name.startswith("backbone.blocks.")}
@@ -221,35 +225,3 @@ def _averages(values: Mapping[str, Any], plain: Mapping[str, Tensor], layers: in
             shape, wanted = (" × ".join(map(str, tensor.shape)) for tensor in (one, plain[name]))
             raise ModelError(f"the running average of {name} is {shape}, the tensor itself {wanted}", PLAIN)
     return found
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
-def _vacant(directory: Path) -> None:
-    """Refuse a directory with files in it."""
-    try:
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise ModelError(f"{str(directory)!r} is there already", "give a new or an empty directory")
-    except OSError as error:
-        raise ModelError(f"cannot read {str(directory)!r}", str(error.strerror)) from None
-
-
-def _write(directory: Path, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> None:
-    """The two files, config.json last: without it a directory is no checkpoint. A failure takes back both."""
-    _vacant(directory)  # still, after all that reading
-    new = not directory.exists()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
-        (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        shutil.copymode(directory / "config.json", directory / WEIGHTS)  # safetensors lets nobody else read it
-    except BaseException as error:
-        with suppress(OSError):
-            for name in ("config.json", WEIGHTS):
-                (directory / name).unlink(missing_ok=True)
-            if new:
-                directory.rmdir()
-        if isinstance(error, OSError | SafetensorError):
-            raise ModelError(f"cannot write {str(directory)!r}", str(error).splitlines()[0][:160]) from None
-        raise

@@ -41,8 +41,10 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class Chats(Protocol):
-    """A tokenizer with a chat template."""
+    """A tokenizer that can write a dialogue, if it has a template."""
 
+    @property
+    def template(self) -> str | None: ...
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The dialogue as text, up to where the answer begins."""
         ...

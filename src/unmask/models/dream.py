@@ -58,7 +58,7 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-NAMES = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|beginoftext|>", "<|mask|>")
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|beginoftext|>", "<|mask|>")
 DREAM = Family(
     name="dream",
     about="Dream-7B, Dream-Coder-7B, DiffuCoder-7B",
@@ -69,8 +69,8 @@ DREAM = Family(
     mask_tokens=("<|mask|>",),
     ends=("<|im_end|>",),
     specials={
-        "full": dict(zip(NAMES, (151643, 151644, 151645, 151665, 151666), strict=True)),
-        "tiny": dict(zip(NAMES, range(256, 261), strict=True)),
+        "full": dict(zip(SPECIALS, (151643, 151644, 151645, 151665, 151666), strict=True)),
+        "tiny": dict(zip(SPECIALS, range(256, 261), strict=True)),
     },
     template=TEMPLATE,
 )
@@ -101,7 +101,7 @@ CODER_FULL = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
-CODER_NAMES = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<M>")
+CODER_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<M>")
 OPEN_DCODER = Family(
     name="open-dcoder",
     about="Open-dCoder-0.5B",
@@ -112,8 +112,8 @@ OPEN_DCODER = Family(
     mask_tokens=("<M>", "[MASK]"),
     ends=("<|im_end|>",),
     specials={
-        "full": dict(zip(CODER_NAMES, (151643, 151644, 151645, 151665), strict=True)),
-        "tiny": dict(zip(CODER_NAMES, range(256, 260), strict=True)),
+        "full": dict(zip(CODER_SPECIALS, (151643, 151644, 151645, 151665), strict=True)),
+        "tiny": dict(zip(CODER_SPECIALS, range(256, 260), strict=True)),
     },
     template=TEMPLATE,
 )

@@ -6,23 +6,23 @@ family's special tokens under their published ids. What a model of it writes mak
 
 from __future__ import annotations
 
-import json
+import itertools
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
-from unmask.errors import InputError, unknown
-from unmask.models.checkpoint import INDEX, NAMES, WEIGHTS, Progress, tensor_shapes
+from unmask.errors import unknown
+from unmask.models.checkpoint import DTYPES, INDEX, WEIGHTS, Progress, tensor_shapes
 from unmask.models.family import Config, Family
 from unmask.models.pretrained import FAMILIES
 from unmask.models.tokens import QWEN2, byte_level
+from unmask.models.write import new_checkpoint, write_json, write_weights
 
 SIZES = ("tiny", "full")
 PIECE = 1 << 24  # random numbers drawn at a time
@@ -36,35 +36,31 @@ def fabricate(
         raise unknown("family", family, FAMILIES)
     if size not in SIZES:
         raise unknown("size", size, SIZES)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InputError(f"{str(directory)!r} is not empty", "give a directory that does not exist yet")
     kind, config = FAMILIES[family], dict(FAMILIES[family].tiny if size == "tiny" else FAMILIES[family].full)
     plan = kind.read(Config(config))
-    dtype = NAMES[config["torch_dtype"]]
+    dtype = DTYPES[config["torch_dtype"]]
     shapes = tensor_shapes(plan)
     extra = kind.buffers(plan.shape)
     shards = _shards({**shapes, **{name: tuple(x.shape) for name, x in extra.items()}}, dtype.itemsize, kind.shard)
-    directory.mkdir(parents=True, exist_ok=True)
     places: dict[str, str] = {}
-    written: list[Path] = []
     total, done = sum(map(_count, shapes.values())) * dtype.itemsize, 0
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        for number, names in enumerate(shards, 1):
-            file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            made = dict(zip(names, pool.map(_maker(shapes, extra, dtype, seed), names), strict=True))
-            save_file(made, directory / file, metadata={"format": "pt"})
-            (directory / file).chmod(0o644)  # the library leaves it to the owner alone
-            written.append(directory / file)
-            places |= dict.fromkeys(names, file)
-            done += sum(tensor.nbytes for tensor in made.values())
-            if progress is not None:
-                progress(min(done, total), total)
-    if len(shards) > 1:
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        written.append(_write(directory / INDEX, index))
-    if kind.specials:
-        written += _tokenizer(directory, kind, size)
-    written.append(_write(directory / "config.json", config))  # last: without it nothing is a checkpoint
+    with new_checkpoint(directory) as written:
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            for number, names in enumerate(shards, 1):
+                file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+                made = dict(zip(names, pool.map(_maker(shapes, extra, dtype, seed), names), strict=True))
+                write_weights(directory / file, made, written)
+                places |= dict.fromkeys(names, file)
+                done += sum(tensor.nbytes for tensor in made.values())
+                if progress is not None:
+                    progress(min(done, total), total)
+        if len(shards) > 1:
+            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+            write_json(directory / INDEX, index, written)
+        if kind.specials:
+            for name, table in _tokenizer(kind, size).items():
+                write_json(directory / name, table, written)
+        write_json(directory / "config.json", config, written)  # last: without it nothing is a checkpoint
     return written
 
 
@@ -112,18 +108,11 @@ def _scale(shape: tuple[int, ...]) -> float:
     return shape[1] ** -0.5 if len(shape) > 1 else 0.02
 
 
-def _tokenizer(directory: Path, family: Family, size: str) -> Iterator[Path]:
+def _tokenizer(family: Family, size: str) -> dict[str, dict[str, Any]]:
+    """Files of a tokenizer that knows bytes, and the special tokens by their ids."""
     special = dict(family.specials[size])
-    taken, free = set(special.values()), iter(range(1 << 20))
-    ids = (number for number in free if number not in taken)
+    ids = (number for number in itertools.count() if number not in special.values())
     letters = {letter: next(ids) for letter in sorted(ByteLevel.alphabet())}
-    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    first = next(iter(special))
-    settings |= {"bos_token": first, "chat_template": family.template}
-    yield _write(directory / "tokenizer.json", byte_level(letters, [], special, QWEN2))
-    yield _write(directory / "tokenizer_config.json", {k: v for k, v in settings.items() if v is not None})
-
-
-def _write(path: Path, values: dict[str, Any]) -> Path:
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return path
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": next(iter(special))}
+    settings |= {} if family.template is None else {"chat_template": family.template}
+    return {"tokenizer.json": byte_level(letters, [], special, QWEN2), "tokenizer_config.json": settings}

@@ -30,6 +30,7 @@ class Blueprint:
     slots: Mapping[str, Slot]  # tensor of the checkpoint -> place in the network
     limit: int | None = None
     mask: int | None = None
+    last: int | None = None  # the mask, where neither config nor tokenizer says which it is
     eos: tuple[int, ...] = ()
     pad: int | None = None
     buffers: tuple[str, ...] = ()  # tensors that may be there and are not needed
@@ -49,7 +50,7 @@ class Family:
     tiny: Mapping[str, Any]
     full: Mapping[str, Any]
     mask_tokens: tuple[str, ...] = ()  # texts of the mask token, where neither config nor tokenizer says which it is
-    ends: tuple[str, ...] = ()  # texts of tokens that end a turn, beside the EOS
+    ends: tuple[str, ...] | None = ()  # texts of tokens that end a turn, beside the EOS; None: nothing ends a text
     specials: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # size -> text -> id, for made tokenizers
     template: str | None = None  # chat template for made tokenizers
     shard: int = 5 * 10**9  # bytes of a published file, at most

@@ -40,7 +40,7 @@ def download(name: str, revision: str | None = None, files: list[str] = MODEL) -
         said = (str(reason).splitlines() or [""])[0][:160] or type(reason).__name__
         part = "tokenizer" if files == TOKENIZER else "model"
         raise ModelError(
-            f"cannot download {name} ({said})",
+            f"cannot download {name} ({said}), and there is no such directory",
             f"where there is a network, run `hf download {name} --local-dir DIR`, and give DIR as the {part} here",
         ) from None
 

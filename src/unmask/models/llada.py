@@ -25,7 +25,7 @@ def read(config: Config) -> Blueprint:
     """LLaDA's own layout, `model.transformer.*`. Logit i belongs to token i."""
     config.expect(block_type="llama", layer_norm_type="rms", activation_type="silu", rope=True, alibi=False)
     config.expect(include_bias=False, bias_for_layer_norm=False, attention_layer_norm=False, input_emb_norm=False)
-    config.expect(multi_query_attention=False, layer_norm_with_affine=True, rope_scaling=None)
+    config.expect(multi_query_attention=False, layer_norm_with_affine=True, rope_scaling=None, clip_qkv=None)
     rows = config.integer("embedding_size", "vocabulary", config.integer("vocab_size", "vocabulary"))
     width, heads = config.integer("d_model", "width"), config.integer("n_heads", "heads")
     kv = config.integer("n_kv_heads", "heads", heads)
@@ -117,7 +117,14 @@ TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 )
-NAMES = ("<|startoftext|>", "<|endoftext|>", "<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+SPECIALS = (
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|mdm_mask|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+)
 LLADA = Family(
     name="llada",
     about="LLaDA-8B-Base, LLaDA-8B-Instruct, LLaDA-1.5",
@@ -128,8 +135,8 @@ LLADA = Family(
     mask_tokens=("<|mdm_mask|>",),
     ends=("<|eot_id|>",),
     specials={
-        "full": dict(zip(NAMES, (126080, 126081, 126336, 126346, 126347, 126348), strict=True)),
-        "tiny": dict(zip(NAMES, (300, 301, 318, 302, 303, 304), strict=True)),
+        "full": dict(zip(SPECIALS, (126080, 126081, 126336, 126346, 126347, 126348), strict=True)),
+        "tiny": dict(zip(SPECIALS, (300, 301, 318, 302, 303, 304), strict=True)),
     },
     template=TEMPLATE,
     shard=2_900_000_000,  # six files, as published
@@ -168,7 +175,7 @@ ILLADA_FULL = {
     "torch_dtype": "bfloat16",
     "vocab_size": 155136,
 }
-ILLADA_NAMES = {"<[begin▁of▁sentence]>": 0, "<[PAD▁TOKEN]>": 1, "<[end▁of▁sentence]>": 2, "<[MASK]>": 5}
+ILLADA_SPECIALS = {"<[begin▁of▁sentence]>": 0, "<[PAD▁TOKEN]>": 1, "<[end▁of▁sentence]>": 2, "<[MASK]>": 5}
 ILLADA = Family(
     name="illada",
     about="iLLaDA-8B-Base, iLLaDA-8B-Instruct",
@@ -187,5 +194,5 @@ ILLADA = Family(
     },
     full=ILLADA_FULL,
     mask_tokens=("<[MASK]>",),
-    specials={"full": ILLADA_NAMES, "tiny": ILLADA_NAMES},
+    specials={"full": ILLADA_SPECIALS, "tiny": ILLADA_SPECIALS},
 )

@@ -9,7 +9,7 @@ from unmask.errors import ModelError
 from unmask.models.family import Blueprint, Config, Names, slots
 from unmask.models.network import Shape
 
-NAMES = Names(
+TENSORS = Names(
     embed="model.embed_tokens",
     norm="model.norm",
     head="lm_head",
@@ -26,7 +26,9 @@ NAMES = Names(
 
 def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, shift: bool = False) -> Blueprint:
     """Sizes, names and special ids; `tied` is what a config without tie_word_embeddings means."""
-    config.expect(hidden_act="silu", use_sliding_window=False, use_mrope=False)
+    config.expect(hidden_act="silu", use_sliding_window=False, use_mrope=False, partial_rotary_factor=1.0)
+    for kind in config.values.get("layer_types") or []:
+        Config({"layer_types": kind}).expect(layer_types="full_attention")
     rows = config.integer("vocab_size", "vocabulary")
     width, heads = config.integer("hidden_size", "width"), config.integer("num_attention_heads", "heads")
     kv = config.integer("num_key_value_heads", "heads", heads)
@@ -47,7 +49,7 @@ def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, sh
     )
     return Blueprint(
         shape,
-        slots(shape, NAMES),
+        slots(shape, TENSORS),
         limit=config.integer("max_position_embeddings", "length"),
         mask=config.token("mask_token_id", rows),
         eos=config.tokens("eos_token_id", rows),
@@ -64,7 +66,7 @@ def _rotary_base(config: Config) -> float:
         if table is None:
             continue
         kind = table.get("rope_type", table.get("type", "default")) if isinstance(table, dict) else None
-        if kind != "default":
+        if kind != "default" or table.get("factor", 1.0) != 1:
             raise ModelError(
                 f"config.json: {name} is {reprlib.repr(table)}", "scaled rotary positions are not supported"
             )

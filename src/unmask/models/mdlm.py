@@ -17,7 +17,7 @@ def log_linear(time: Tensor) -> Tensor:
 
 
 def read(config: Config) -> Blueprint:
-    """The last id is the mask unless the config says otherwise; without `time_conditioning` the noise level is 0."""
+    """The last id is the mask unless config or tokenizer say otherwise; without a time input the noise level is 0."""
     rows, width = config.integer("vocab_size", "vocabulary"), config.integer("hidden_dim", "width")
     heads = config.integer("n_heads", "heads")
     config.divided("hidden_dim and twice n_heads", width, 2 * heads)
@@ -34,12 +34,12 @@ def read(config: Config) -> Blueprint:
         head_bias=True,
         condition=config.integer("cond_dim", "width"),
     )
-    mask = config.token("mask_token_id", rows)
     return Blueprint(
         shape,
         _slots(shape),
         limit=config.integer("model_length", "length"),
-        mask=rows - 1 if mask is None else mask,
+        mask=config.token("mask_token_id", rows),
+        last=rows - 1,
         eos=config.tokens("eos_token_id", rows),
         pad=config.token("pad_token_id", rows),
         buffers=("backbone.rotary_emb.inv_freq",),
@@ -96,7 +96,7 @@ MDLM = Family(
     read=read,
     tiny=FULL | {"hidden_dim": 64, "model_length": 64, "n_blocks": 2, "n_heads": 4, "vocab_size": 258},
     full=FULL,
-    ends=("<|endoftext|>",),
+    ends=None,  # <|endoftext|> stands between documents, and often first: it ends nothing
     specials={"full": {"<|endoftext|>": 50256}, "tiny": {"<|endoftext|>": 256}},
     borrows="openai-community/gpt2",
     buffers=buffers,

@@ -183,7 +183,7 @@ class Network(nn.Module):
         for layer, block in enumerate(self.blocks):
             x, k, v = block(x, sites, condition, None if kept is None else kept.layers[layer])
             if keep:
-                used.append((k, v))
+                used.append((k.contiguous(), v.contiguous()))  # not a view that keeps the queries too
         last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)
         return _modulated(self.norm(x), last), used
 

@@ -38,6 +38,7 @@ def from_directory(
     if config is None:
         raise ModelError(f"{str(directory)!r} has no config.json", "give the directory of a checkpoint")
     family = family_of(config)
+    Config(config).expect(quantization_config=None)
     plan = family.read(Config(config))
     pieces = read_tokenizer(directory if tokenizer is None else tokenizer)
     if tokenizer is not None and pieces is None:
@@ -93,6 +94,8 @@ def _mask(plan: Blueprint, family: Family, pieces: Pieces | None, given: int | N
             found = pieces.id(text)
             if found is not None and found < rows:
                 return found
+    if plan.last is not None:
+        return plan.last
     raise ModelError(
         "neither config.json nor the tokenizer names a mask token",
         "give its id as mask_id; a model without one is no masked diffusion model",
@@ -101,6 +104,8 @@ def _mask(plan: Blueprint, family: Family, pieces: Pieces | None, given: int | N
 
 def _ends(plan: Blueprint, family: Family, pieces: Pieces | None) -> tuple[int, ...]:
     """EOS ids of the config, then the tokens that end a turn."""
+    if family.ends is None:
+        return ()
     found = list(plan.eos)
     if pieces is not None:
         names = [pieces.names.get("eos_token"), *family.ends]

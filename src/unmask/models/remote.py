@@ -81,7 +81,14 @@ class RemoteTokenizer:
 
     def decode(self, ids: list[int]) -> str:
         known = [i for i in ids if 0 <= i < self.size]
-        return str(self.inner.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        try:
+            return str(self.inner.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        except Exception as error:
+            raise InputError(f"the tokenizer cannot write {known[:8]}", _reason(error)) from None
+
+    @property
+    def template(self) -> str | None:
+        return str(self.inner.chat_template) if self.inner.chat_template else None
 
     @cached_property
     def size(self) -> int:
@@ -90,7 +97,7 @@ class RemoteTokenizer:
 
     def chat(self, messages: Sequence[Message]) -> str:
         """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
-        if not self.inner.chat_template:
+        if self.template is None:
             raise InputError("this model has no chat template", "leave chat out and write the prompt as it should be")
         turns = [dict(message) for message in messages]
         try:

@@ -16,6 +16,7 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as Fast
 
@@ -83,11 +84,7 @@ class Pieces:
             raise InputError("this model has no chat template", "leave chat out and write the prompt as it should be")
         try:
             pieces, length = [], 0
-            for piece in (
-                _sandbox()
-                .from_string(self.template)
-                .generate(messages=[dict(message) for message in messages], add_generation_prompt=True, **self.names)
-            ):
+            for piece in _sandbox().from_string(self.template).generate(**_given(messages), **self.names):
                 pieces.append(piece)
                 length += len(piece)
                 if length > LONGEST:
@@ -99,15 +96,45 @@ class Pieces:
         return "".join(pieces)
 
 
-def _sandbox() -> ImmutableSandboxedEnvironment:
-    """No attribute that starts with an underscore, no change to what it is given, no long range: jinja's sandbox."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
-    environment.filters["tojson"] = lambda value, **how: json.dumps(value, ensure_ascii=False, **how)
+def _given(messages: Sequence[Message]) -> dict[str, Any]:
+    """What templates of the hub expect to find."""
+    turns = [dict(message) for message in messages]
+    return {"messages": turns, "add_generation_prompt": True, "tools": None, "documents": None}
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which products and sums of texts and numbers stay small."""
+
+    intercepted_binops = frozenset({"*", "**", "+"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        sizes = [len(part) if isinstance(part, str | list | tuple) else part for part in (left, right)]
+        if operator == "**" or any(isinstance(size, int) and abs(size) > LONGEST for size in sizes):
+            raise jinja2.TemplateError(f"what {operator} makes may be too large")
+        if operator == "*" and all(isinstance(size, int) for size in sizes) and abs(sizes[0] * sizes[1]) > LONGEST:
+            raise jinja2.TemplateError("a product too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _sandbox() -> _Sandbox:
+    """No attribute that starts with an underscore, no change to what it is given, no long range."""
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
+    environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As templates of the hub call it."""
+    few = min(indent, 8) if isinstance(indent, int) else None
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=few, separators=separators, sort_keys=sort_keys)
 
 
 class _Generation(Extension):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unmask.errors import SettingError
 from unmask.models.denoiser import Denoiser, Head, Tokenizer
 from unmask.state import Cache, State, Vocab
 
@@ -53,6 +54,14 @@ class Wrapped:
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         return self.inner.look(state, rows)
+
+
+def layers(denoiser: Denoiser) -> Iterator[Denoiser]:
+    """The denoiser, what it wraps, and so on."""
+    yield denoiser
+    while isinstance(denoiser, Wrapped):
+        denoiser = denoiser.inner
+        yield denoiser
 
 
 def innermost(denoiser: Denoiser, change: Callable[[Denoiser], Denoiser]) -> Denoiser:
@@ -107,6 +116,10 @@ class Chunked(Wrapped):
     """At most `rows` rows through the network at a time: bounded memory for many particles."""
 
     rows: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise SettingError(f"rows at a time is {self.rows}", "it must be at least 1")
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         parts = []
