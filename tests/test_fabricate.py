@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from unmask import UnmaskError, decode, load
 from unmask.cli import main
@@ -215,3 +215,92 @@ def test_bad_loading_is_one_line(tiny, capsys, given, said):
     assert main(["generate", "hi", "--model", "tiny", "--length", "4", *given]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+# --- what a newcomer ran into ----------------------------------------------------------------------------------------
+
+
+def test_prompts_of_other_kinds(tiny):
+    model, recipe = load(tiny), Recipe(length=4)
+    usual = decode(model, [71, 72], recipe=recipe).tokens
+    for same in (iter([71, 72]), (71, 72), torch.tensor([71, 72]), range(71, 73)):
+        assert decode(model, same, recipe=recipe).tokens == usual
+    for bad in (b"hi", [True, False], 3.5, [1.5], {"role": "user", "content": "hi"}):
+        with pytest.raises(UnmaskError, match="neither text nor token ids"):
+            decode(model, bad, recipe=recipe)
+
+
+def test_a_shipped_recipe_names_its_model(tiny, capsys):
+    assert main(["generate", "hi", "--recipe", "llada-sudoku-confidence"]) == 2
+    assert "add --model GSAI-ML/LLaDA-8B-Instruct --chat" in capsys.readouterr().err
+    given = [
+        "generate",
+        "hi",
+        "--recipe",
+        "llada-sudoku-confidence",
+        "--model",
+        "tiny",
+        "--length",
+        "4",
+        "--steps",
+        "4",
+    ]
+    assert main(given) == 0
+    assert "with --chat" in capsys.readouterr().err
+    assert main([*given, "--chat", "--json"]) == 0
+    out = capsys.readouterr()
+    assert not out.err and json.loads(out.out)["chat"] is True
+
+
+def test_a_mask_that_is_an_eos_is_refused(tiny):
+    with pytest.raises(UnmaskError, match="which is an EOS too"):
+        load(tiny, mask_id=301)
+
+
+def test_an_error_in_a_batch_says_where(tiny, capsys):
+    Path("prompts.txt").write_text("fine\n<|mdm_mask|>\n")
+    assert main(["generate", "--prompts", "prompts.txt", "--model", "tiny", "--length", "4"]) == 2
+    assert "prompt 2: the prompt holds the mask id 318" in capsys.readouterr().err
+
+
+def test_a_copy_of_a_tied_head_must_be_one(tmp_path):
+    fabricate("open-dcoder", tmp_path / "tied")
+    path = tmp_path / "tied/model.safetensors"
+    tensors = load_file(path)
+    embedding = tensors["model.embed_tokens.weight"]
+    save_file({**tensors, "lm_head.weight": embedding.clone()}, path)
+    load(tmp_path / "tied")
+    save_file({**tensors, "lm_head.weight": embedding + 1}, path)
+    with pytest.raises(UnmaskError, match="to which the config ties it"):
+        load(tmp_path / "tied")
+
+
+def test_no_tokenizer_means_no_chat(tiny, capsys):
+    (tiny / "tokenizer.json").unlink()
+    assert main(["generate", "hi", "--chat", "--model", "tiny", "--length", "4"]) == 2
+    assert "has no tokenizer, so no chat template" in capsys.readouterr().err
+    assert main(["generate", "hi", "--model", "tiny", "--length", "4"]) == 2
+    assert "--tokenizer DIR" in capsys.readouterr().err
+
+
+def test_warnings_are_one_line(capsys):
+    import warnings
+
+    with warnings.catch_warnings():
+        assert main(["samplers", "--json"]) == 0
+        warnings.warn("careful\nnow", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "unmask: warning: careful now\n"
+
+
+def test_memory_that_is_not_there_is_one_line(capsys, monkeypatch):
+    def greedy(*_, **__):
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("unmask.commands.decode_batch", greedy)
+    assert main(["generate", "se"]) == 2
+    assert "out of memory: lower max-rows" in capsys.readouterr().err
+
+
+def test_the_device_meta_is_refused(capsys):
+    assert main(["models", "random", "--device", "meta"]) == 2
+    assert "give cpu" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from unmask.parser import COMMANDS, parse
 from unmask.recipe import KINDS
 
 __all__ = ["COMMANDS", "main"]
+NO_MEMORY = "out of memory: lower max-rows, particles, length or the number of prompts"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
+    warnings.showwarning = _warn
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         status = args.run(args)
@@ -38,10 +41,18 @@ def main(argv: list[str] | None = None) -> int:
     except UnmaskError as error:
         return _fail(_as_flags(str(error)))
     except (MemoryError, torch.OutOfMemoryError):
-        return _fail("out of memory: lower max-rows, particles, length or the number of prompts")
+        return _fail(NO_MEMORY)
+    except RuntimeError as error:  # torch has no kind of its own for the host
+        if "allocate" not in str(error):
+            raise
+        return _fail(NO_MEMORY)
     except OSError as error:
         return _fail(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
     return int(status or 0)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print("unmask: warning:", " ".join(str(message).split()), file=sys.stderr)
 
 
 def _fail(message: str) -> int:

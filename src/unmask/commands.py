@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.shipped import RECIPES
 
+DEFAULT = "table"
 USUAL = 64  # positions to generate where neither the user nor the model sets a limit: a few lines of text
 
 
@@ -33,7 +35,7 @@ def generate(args: Namespace) -> None:
     canvases = None if args.canvas is None else [_text(args.canvas)]
     prompts = _prompts(args) if canvases is None else None
     texts = prompts if prompts is None or not args.chat else [_messages(prompt, args.system) for prompt in prompts]
-    model = chunked(load_model(args, args.model), args.max_rows)
+    model = chunked(load_model(args, _model_name(args)), args.max_rows)
     if texts and recipe.length is None:
         recipe = recipe.replace(length=_usual_length(model, texts))
     with show.following() as watch:
@@ -41,11 +43,25 @@ def generate(args: Namespace) -> None:
     if args.json:
         for place, result in enumerate(results):
             given = {"canvas": canvases[place]} if canvases else {"prompt": (prompts or [])[place]}
-            _print_json({"model": model.name, **given, **result.to_dict(), "memory": used(model)})
+            asked = {"chat": True, "system": args.system} if args.chat else {}
+            _print_json({"model": model.name, **given, **asked, **result.to_dict(), "memory": used(model)})
     else:
         _show(results, prompts if args.prompts else None)
         if model.device.type == "cuda":
             print(show.memory_used(used(model)))
+
+
+def _model_name(args: Namespace) -> str:
+    """The model that was asked for; a shipped recipe has one of its own in mind."""
+    shipped = RECIPES.get(args.recipe or "")
+    if shipped is None:
+        return args.model or DEFAULT
+    if args.model is None:
+        way = f"--model {shipped.model}{' --chat' if shipped.chat else ''}"
+        raise InputError(f"the recipe {shipped.name} is for {shipped.model}", f"add {way}, or another model")
+    if shipped.chat and not args.chat:
+        print(f"unmask: note: the paper has {shipped.name} with --chat", file=sys.stderr)
+    return str(args.model)
 
 
 def _show(results: Sequence[Result], prompts: Sequence[str] | None) -> None:

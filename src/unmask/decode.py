@@ -202,13 +202,23 @@ def _layout(
     """The rows to decode."""
     if (prompts is None) == (canvases is None):
         raise InputError("give prompts or canvases", "one of the two")
+    given = list(prompts if prompts is not None else canvases or [])
     if canvases is not None and recipe.length is not None:
         raise InputError("length has no effect on a canvas", "its holes say how much is generated")
-    rows = [from_prompt(model, prompt, recipe.length) for prompt in prompts or []]
-    rows += [from_canvas(model, canvas) for canvas in canvases or []]
+    rows = [_row(place, len(given), model, text, recipe, prompts is not None) for place, text in enumerate(given)]
     if recipe.guidance > 0 and all(set(row.tokens) == {model.vocab.mask} for row in rows):
         raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
     return rows
+
+
+def _row(place: int, many: int, model: Denoiser, text: Text, recipe: Recipe, prompted: bool) -> Canvas:
+    """One row; an error says which of many it is about."""
+    try:
+        return from_prompt(model, text, recipe.length) if prompted else from_canvas(model, text)
+    except InputError as error:
+        if many == 1:
+            raise
+        raise InputError(f"{'prompt' if prompted else 'canvas'} {place + 1}: {error.message}", error.hint) from None
 
 
 def _keys(recipe: Recipe, seeds: Sequence[int] | None, rows: int) -> list[int]:

@@ -175,8 +175,12 @@ def _twins(state: State, known: Tensor) -> Tensor:  # known [B, L] bool -> [B] i
     """
     words = dice.words(2 * known.shape[1], known.device)
     hashes = (torch.cat([state.tokens, known.long()], 1) * words).sum(1)  # 64 bits: no two rows meet by chance
-    hashes = hashes.view(-1, state.particles)
-    first = (hashes[:, :, None] == hashes[:, None]).to(torch.int8).argmax(2)  # [P, K]
+    hashes = hashes.view(-1, state.particles)  # [P, K]
+    ranked, order = hashes.sort(dim=1, stable=True)  # equal canvases side by side, the first of them first
+    begins = torch.nn.functional.pad(ranked[:, 1:] != ranked[:, :-1], (1, 0), value=True)
+    places = torch.arange(hashes.shape[1], device=known.device)
+    leader = order.gather(1, torch.where(begins, places, 0).cummax(1).values)
+    first = torch.zeros_like(order).scatter(1, order, leader)
     return (first + torch.arange(len(first), device=known.device)[:, None] * state.particles).view(-1)
 
 

@@ -28,7 +28,7 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = None) -> No
     """The flags that say which model is loaded."""
     if default is not None:
         about = f"a name of `unmask models`, a directory with a checkpoint, or a hub id [{default}]"
-        parser.add_argument("--model", default=default, metavar="NAME", help=about)
+        parser.add_argument("--model", metavar="NAME", help=about)
     group = parser.add_argument_group("loading a model")
     group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda or cuda:1 [cpu]")
     group.add_argument("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)}; by default the checkpoint's own")
@@ -100,7 +100,7 @@ def run_check(args: Namespace) -> int:
 
 
 def add_check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="MODEL", help="a name of `unmask models`, a directory or a hub id")
+    parser.add_argument("name", metavar="MODEL", help="a name, directory or hub id; exit status 1: a law is broken")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random canvases [0]")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_model(parser)
@@ -112,7 +112,7 @@ def run_fabricate(args: Namespace) -> None:
         task = bar.add_task(f"writing {args.directory}", total=None)
         files = fabricate(
             args.family,
-            Path(args.directory),
+            Path(args.directory).expanduser(),
             args.size,
             args.seed,
             lambda done, total: bar.update(task, completed=done, total=total),

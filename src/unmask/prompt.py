@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -13,6 +14,7 @@ from unmask import memory
 from unmask.errors import InputError, SettingError
 from unmask.models.cache import Cached
 from unmask.models.denoiser import Chats, Denoiser
+from unmask.models.tokens import Numbers
 from unmask.models.wrap import layers
 from unmask.samplers.turn import Sampler
 from unmask.state import State, begin
@@ -63,13 +65,16 @@ def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
 
 def encode(denoiser: Denoiser, text: Text) -> list[int]:
     """Token ids of a text, of a dialogue, or as they are given."""
+    hint = "give a string, a list of integers, or a list of messages"
     try:
-        messages = [] if isinstance(text, str) else [part for part in text if isinstance(part, Mapping)]
-        if messages and len(messages) == len(text):
-            text = _dialogue(denoiser, messages)
-        ids = denoiser.tokenizer.encode(text) if isinstance(text, str) else [operator.index(x) for x in text]  # type: ignore[arg-type]
+        parts: list[Any] = [] if isinstance(text, str) else list(text)
+        if parts and all(isinstance(part, Mapping) for part in parts):
+            text = _dialogue(denoiser, parts)
+        if isinstance(text, bytes) or any(isinstance(part, bool) for part in parts):
+            raise TypeError
+        ids = denoiser.tokenizer.encode(text) if isinstance(text, str) else [operator.index(part) for part in parts]
     except TypeError:
-        raise InputError(f"{text!r} is neither text nor token ids", "give a string or a list of integers") from None
+        raise InputError(f"{text!r} is neither text nor token ids", hint) from None
     known = max(denoiser.head.width, denoiser.vocab.mask + 1)
     for token in ids:
         if not 0 <= token < known:
@@ -82,6 +87,8 @@ def _dialogue(denoiser: Denoiser, messages: Sequence[Mapping[str, str]]) -> str:
     for message in messages:
         if set(message) != {"role", "content"} or not all(isinstance(part, str) for part in message.values()):
             raise InputError(f"{dict(message)!r} is no message", "give {'role': 'user', 'content': '…'}")
+    if isinstance(denoiser.tokenizer, Numbers):
+        raise InputError(f"{denoiser.name} has no tokenizer, so no chat template", "load it with one: tokenizer=…")
     if not isinstance(denoiser.tokenizer, Chats):
         raise InputError(f"{denoiser.name} has no chat template", "give the prompt as text")
     return denoiser.tokenizer.chat(messages)

@@ -101,7 +101,7 @@ MISSING = {
         ({"n_kv_heads": 3}, ["heads", "do not divide"]),
         ({"d_model": 10}, ["d_model", "do not divide: 10 by 4"]),  # heads of odd width
         ({"vocab_size": 17, "embedding_size": 17}, [EMBED, "16 × 8", "17 × 8"]),
-        ({"embedding_size": 15, "mask_token_id": 14}, [EMBED, "16 × 8", "15 × 8"]),
+        ({"embedding_size": 15, "mask_token_id": 13}, [EMBED, "16 × 8", "15 × 8"]),
         ({"n_layers": 2}, ["9 tensors are missing", "blocks.1."]),
         ({"n_layers": 1024}, ["9207 tensors are missing"]),
         ({"vocab_size": 2**23, "embedding_size": 2**23, "d_model": 2**17}, ["8388608 × 131072"]),

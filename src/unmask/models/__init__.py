@@ -103,7 +103,7 @@ def _directory(name: str, revision: str | None = None, files: list[str] = MODEL)
         raise ModelError(f"there is no directory {name!r}", "give a directory, a hub id or a name of `unmask models`")
     if files == TOKENIZER:
         raise ModelError(f"there is no tokenizer {name!r}", "give a directory or a hub id like openai-community/gpt2")
-    raise unknown("model", name, MODELS)
+    raise unknown("model", name, MODELS, f"choose from {', '.join(MODELS)}, or give a directory or a hub id")
 
 
 def _borrowed(directory: Path) -> Path | None:
@@ -120,7 +120,10 @@ def _device(name: str, device: str | torch.device) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch raises any of them
-        raise ModelError(f"cannot load {name} on {device}", str(error).splitlines()[0]) from None
+        said = str(error).splitlines()[0].split(". ")[0][:100]
+        raise ModelError(f"cannot load {name} on {device}", f"{said}; cpu is always there") from None
+    if place.type == "meta":
+        raise ModelError("the device meta holds no numbers", "give cpu, or a GPU like cuda")
     return place
 
 

@@ -147,12 +147,16 @@ def _headers(directory: Path, names: Iterable[str]) -> Tensors:
         if path is None:
             raise ModelError(f"{label(directory)} lacks {name}", "download the checkpoint again")
         try:
+            with path.open("rb"):  # a file that may not be read is no damaged one
+                pass
             with safe_open(path, framework="pt") as file:
                 for key in file.keys():  # noqa: SIM118 - no dict
                     if key in files:
                         raise ModelError(f"{_some([key])} is in {files[key].name} and in {name}", "download it again")
                     part = file.get_slice(key)
                     files[key], shapes[key], types[key] = path, tuple(part.get_shape()), part.get_dtype()
+        except PermissionError:
+            raise ModelError(f"{name} may not be read", "change its permissions") from None
         except (SafetensorError, OSError, ValueError) as error:
             raise ModelError(f"{name} is no whole safetensors file ({said(error)})", "download it again") from None
     return Tensors(files, shapes, types)
@@ -173,7 +177,7 @@ def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
 def fit(plan: Blueprint, tensors: Tensors) -> dict[str, Slot]:
     """The place of every tensor, after checking that each is there, known, of the right shape and of a float type."""
     missing = [name for name in plan.slots if name not in tensors.files]
-    strange = [name for name in tensors.files if name not in plan.slots and name not in plan.buffers]
+    strange = [name for name in tensors.files if name not in {**plan.slots, **plan.copies} and name not in plan.buffers]
     if missing:
         raise ModelError(
             f"{len(missing)} tensors are missing: {_some(missing)}", "the checkpoint or its config is damaged"
@@ -228,7 +232,20 @@ def fill(
                         progress(done, total)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"cannot read {path.name}", said(error)) from None
+    _check_copies(plan, tensors)
     return network
+
+
+def _check_copies(plan: Blueprint, tensors: Tensors) -> None:
+    """Refuse a second tensor that the config says is the same, and that is not."""
+    for name, original in plan.copies.items():
+        if name in tensors.files:
+            pair = []
+            for one in (name, original):
+                with safe_open(tensors.files[one], framework="pt") as file:
+                    pair.append(file.get_tensor(one))
+            if not torch.equal(*pair):
+                raise ModelError(f"{name} differs from {original}, to which the config ties it", "one is damaged")
 
 
 def said(error: BaseException) -> str:

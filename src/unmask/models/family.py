@@ -34,6 +34,7 @@ class Blueprint:
     eos: tuple[int, ...] = ()
     pad: int | None = None
     buffers: tuple[str, ...] = ()  # tensors that may be there and are not needed
+    copies: Mapping[str, str] = field(default_factory=dict)  # the same, and equal to another tensor
     shift: bool = False  # output i belongs to token i + 1
     subs: bool = False  # the mask is no part of the distribution
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level

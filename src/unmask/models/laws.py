@@ -49,7 +49,7 @@ class _Bench:
 
     def __init__(self, denoiser: Denoiser, seed: int) -> None:
         self.denoiser, self.mask, self.kind = denoiser, denoiser.vocab.mask, torch.float32
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed % 2**32)
         outside = {*denoiser.head.absent, self.mask}
         self.words = [token for token in range(denoiser.head.width) if token not in outside]
         limit = denoiser.limit or LENGTHS[0]

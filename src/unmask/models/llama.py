@@ -54,7 +54,7 @@ def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, sh
         mask=config.token("mask_token_id", rows),
         eos=config.tokens("eos_token_id", rows),
         pad=config.token("pad_token_id", rows),
-        buffers=("lm_head.weight",) if shape.tied else (),  # a copy of the embedding, in some files
+        copies={"lm_head.weight": "model.embed_tokens.weight"} if shape.tied else {},
         shift=shift,
     )
 

@@ -42,7 +42,9 @@ def from_directory(
     plan = family.read(Config(config))
     pieces = read_tokenizer(directory if tokenizer is None else tokenizer)
     if tokenizer is not None and pieces is None:
-        raise ModelError(f"there is no tokenizer in {str(tokenizer)!r}", "it needs a tokenizer.json")
+        raise ModelError(
+            f"there is no tokenizer in {str(tokenizer)!r}", "it needs a tokenizer.json, or vocab.json with merges.txt"
+        )
     if pieces is not None and pieces.size > plan.shape.vocabulary:
         raise ModelError(
             f"the tokenizer has ids up to {pieces.size - 1}, the network only up to {plan.shape.vocabulary - 1}",
@@ -50,6 +52,8 @@ def from_directory(
         )
     mask = _mask(plan, family, pieces, mask_id)
     eos = _ends(plan, family, pieces)
+    if mask in eos:
+        raise ModelError(f"the mask is {mask}, which is an EOS too", "give the right one as mask_id")
     tensors = survey(directory)
     network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress)
     pad = plan.pad if plan.pad is not None else eos[0] if eos else 0

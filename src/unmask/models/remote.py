@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.errors import InputError, ModelError
 from unmask.models.denoiser import Head, Tokenizer
-from unmask.models.hub import is_hub_id
+from unmask.models.hub import download, is_hub_id
 from unmask.models.tokens import Message, Numbers
 from unmask.state import State, Vocab
 
@@ -147,7 +147,7 @@ def from_remote_code(
 
 
 def _place(name: str, revision: str | None) -> str:
-    """The directory or hub id that transformers is given."""
+    """The directory that transformers is given; a hub id is downloaded, its code too."""
     path = Path(name).expanduser()
     if path.is_dir():
         if revision is not None:
@@ -155,7 +155,7 @@ def _place(name: str, revision: str | None) -> str:
         return str(path)
     if not is_hub_id(name):
         raise ModelError(f"there is no directory {name!r}", "give a directory or a hub id")
-    return name
+    return str(download(name, revision, ["*.json", "*.py", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]))
 
 
 def _version(transformers: Any) -> tuple[int, ...]:

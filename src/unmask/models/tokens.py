@@ -41,7 +41,7 @@ class Numbers:
         except ValueError:
             raise InputError(
                 f"this model has no tokenizer, and {text[:40]!r} is not made of token ids",
-                "write ids like '12 7 99', or put a tokenizer.json into the checkpoint",
+                "write ids like '12 7 99', or load it with a tokenizer: --tokenizer DIR",
             ) from None
 
     def decode(self, ids: list[int]) -> str:
