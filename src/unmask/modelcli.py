@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from unmask import memory, show
-from unmask.errors import InputError
+from unmask.errors import InputError, unknown
 from unmask.models import FAMILIES, Denoiser, load
 from unmask.models.checkpoint import DTYPES
 from unmask.models.convert import convert
@@ -17,8 +17,12 @@ from unmask.models.fabricate import SIZES, fabricate
 from unmask.models.laws import check
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, layers
+from unmask.train import sudoku
+from unmask.train.loop import LOG, Plan, train
+from unmask.train.start import fresh, save, take
 
 Namespace = argparse.Namespace
+TASKS = {"sudoku": (sudoku.Grids, sudoku.CONFIG, sudoku.MASK)}
 
 
 # --- which model, and how --------------------------------------------------------------------------------------------
@@ -126,6 +130,72 @@ def add_fabricate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="a new directory")
     parser.add_argument("--size", default="tiny", metavar="NAME", help=f"{' or '.join(SIZES)} [tiny]")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="equal seeds give equal weights [0]")
+
+
+def run_train(args: Namespace) -> None:
+    """Train an embedded model, or go on with it."""
+    if args.task not in TASKS:
+        raise unknown("task", args.task, TASKS)
+    source, config, mask = TASKS[args.task]
+    gpu = args.device.startswith("cuda")
+    plan = Plan(
+        steps=args.steps,
+        seconds=args.seconds,
+        batch=args.batch,
+        rate=args.rate,
+        seed=args.seed,
+        half=gpu,
+        compile=gpu,
+        check=args.check,
+        workers=args.workers,
+    )
+    config = {**config, **_shape(args.shape)}
+    network = fresh(config, args.device, args.seed)
+    if args.weights is not None:
+        take(network, Path(args.weights))
+    with show.training() as tell:
+        train(
+            network,
+            source(held=args.held),
+            plan,
+            Path(args.directory),
+            mask=mask,
+            save=lambda directory, trained: save(directory, config, trained),
+            tell=tell,
+        )
+    print(f"{args.directory}: load it as a model; {LOG} says how it went")
+
+
+def _shape(text: str) -> dict[str, object]:
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise InputError(f"--shape {text!r} is no JSON object", """write it like '{"layers": 2}'""")
+    return given
+
+
+def add_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", metavar="TASK", help=", ".join(TASKS))
+    parser.add_argument(
+        "directory", metavar="DIR", help="for the model, the log and the state; goes on with what is there"
+    )
+    parser.add_argument("--seconds", type=float, metavar="X", help="of training, after which it ends")
+    parser.add_argument("--steps", type=int, metavar="N", help="after which it ends")
+    parser.add_argument("--batch", type=int, default=1024, metavar="N", help="examples in a step [1024]")
+    parser.add_argument("--rate", type=float, default=1e-3, metavar="X", help="the highest learning rate [0.001]")
+    parser.add_argument(
+        "--held", type=int, default=256, metavar="N", help="examples to validate on, of each kind [256]"
+    )
+    parser.add_argument("--check", type=float, default=60.0, metavar="X", help="seconds between validations [60]")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, data and noise [0]")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that make data [0: a thread]")
+    parser.add_argument("--weights", metavar="FILE", help="start from the model.safetensors of a trained model")
+    parser.add_argument(
+        "--shape", default="{}", metavar="JSON", help="other sizes of the network, like '{\"layers\": 2}'"
+    )
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
 
 
 def run_convert(args: Namespace) -> None:

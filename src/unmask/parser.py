@@ -63,6 +63,13 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         "Write a random checkpoint in a family's published layout, for tests, benchmarks and bug reports.",
         "  unmask fabricate llada ./tiny-llada\n  unmask generate hello --chat --model ./tiny-llada --length 16",
     ),
+    "train": (
+        modelcli.run_train,
+        "Train the embedded model of a task, or go on with it.",
+        """\
+  unmask train sudoku runs/small --steps 20 --batch 16 --held 4 --shape '{"width": 32, "layers": 1, "inner": 32}'
+  unmask generate --model runs/small --canvas '12345678[MASK]' --json""",
+    ),
     "convert": (
         modelcli.run_convert,
         "Turn a Lightning checkpoint of MDLM into a directory that unmask loads. No code of the file runs.",
@@ -138,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     modelcli.add_check(made["check"])
     modelcli.add_fabricate(made["fabricate"])
     modelcli.add_convert(made["convert"])
+    modelcli.add_train(made["train"])
     _add_frequencies(made["frequencies"])
     made["demo"].add_argument("--seeds", type=int, default=demo.SEEDS, metavar="N", help="answers of each method")
     made["demo"].add_argument("--trace", default=demo.TRACE, metavar="FILE", help="where one path is written")

@@ -200,6 +200,22 @@ def progress() -> Progress:
 
 
 @contextmanager
+def training() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A teller that shows how training goes: a bar where there is a terminal, a line for each validation."""
+    with progress() as bar:
+        task = bar.add_task("step 0", total=1.0)
+
+        def tell(event: dict[str, Any]) -> None:
+            if event["event"] == "step":
+                about = f"step {event['step']}, loss {event['loss']:.4f}"
+                bar.update(task, completed=event["progress"], description=about)
+            elif event["event"] == "validation":
+                bar.console.print(", ".join(f"{name} {value}" for name, value in event.items() if name != "event"))
+
+        yield tell
+
+
+@contextmanager
 def following() -> Iterator[Watch | None]:
     """A watcher that shows how many positions are decided; None where nobody would see it."""
     with progress() as bar:

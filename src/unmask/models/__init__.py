@@ -18,6 +18,7 @@ from unmask.models.tokens import Numbers, read_tokenizer
 from unmask.models.transformer import random_transformer
 from unmask.models.words import words
 
+WEIGHTS = Path(__file__).parent.parent / "weights"  # of the models that come with the package
 __all__ = ["FAMILIES", "MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load", "load_tokenizer"]
 
 
@@ -26,7 +27,12 @@ def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float3
     return random_transformer(device, dtype)
 
 
-MODELS: dict[str, Callable[..., Denoiser]] = {"table": words, "random": random}
+def sudoku(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
+    """Sudoku of 9 × 9, any clues: 81 digits, trained on random grids."""
+    return from_directory(WEIGHTS / "sudoku", torch.device(device), dtype, name="sudoku")
+
+
+MODELS: dict[str, Callable[..., Denoiser]] = {"table": words, "random": random, "sudoku": sudoku}
 
 
 def load(

@@ -16,6 +16,7 @@ from unmask.models.family import Blueprint, Config, Family
 from unmask.models.llada import ILLADA, LLADA
 from unmask.models.mdlm import MDLM
 from unmask.models.native import NATIVE
+from unmask.models.text import Characters
 from unmask.models.tokens import Numbers, Pieces, read_tokenizer
 from unmask.models.transformer import Transformer
 from unmask.state import Vocab
@@ -57,7 +58,7 @@ def from_directory(
     tensors = survey(directory)
     network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress)
     pad = plan.pad if plan.pad is not None else eos[0] if eos else 0
-    words: Tokenizer = Numbers() if pieces is None else pieces
+    words: Tokenizer = pieces or _alphabet(config) or Numbers()
     return Transformer(
         network,
         Vocab(mask, eos, pad),
@@ -69,6 +70,12 @@ def from_directory(
         shift=plan.shift,
         noise=plan.noise,
     )
+
+
+def _alphabet(config: dict[str, Any]) -> Characters | None:
+    """The characters of a model of unmask's own layout that speaks in them."""
+    letters = config.get("alphabet")
+    return Characters(letters) if isinstance(letters, str) and letters else None
 
 
 def family_of(config: dict[str, Any]) -> Family:

@@ -1,0 +1,279 @@
+"""A source of tokens × a network × a Plan -> trained weights: the loop, its log and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from unmask.errors import InputError, ModelError
+from unmask.models.mdlm import log_linear
+from unmask.models.network import Network
+from unmask.train.process import SCHEDULES, masked, objective, times
+
+LOG, STATE = "log.jsonl", "state.safetensors"
+Tell = Callable[[dict[str, Any]], None]
+
+
+class Source(Protocol):
+    """Where training tokens come from."""
+
+    def batch(self, number: int, size: int) -> tuple[Tensor, Tensor]:
+        """Clean tokens [size, L] int64 and which of them may be masked [size, L]; a pure function of its number."""
+        ...
+
+    def validate(self, network: Network) -> dict[str, float]:
+        """Figures of a network on held-out data."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a network is trained. It ends at `steps` or after `seconds` of training, whichever comes first."""
+
+    steps: int | None = None
+    seconds: float | None = None
+    batch: int = 1024
+    rate: float = 1e-3  # the highest; it rises over `warmup` steps and falls as a cosine to a hundredth
+    warmup: int = 200
+    decay: float = 0.01  # of weights, for matrices only
+    clip: float = 1.0  # of the gradient's norm
+    average: float = 0.9995  # of the moving average of weights, which is what is kept
+    schedule: str = "linear"
+    weighting: str = "even"
+    seed: int = 0
+    half: bool = False  # bf16 matrix products
+    compile: bool = False
+    check: float = 60.0  # seconds between validations; a checkpoint is written at each
+    log: int = 50  # steps between lines of the log
+    workers: int = 0  # processes that make batches
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.seconds is None:
+            raise InputError("training has no end", "give steps or seconds")
+
+    def progress(self, step: int, seconds: float) -> float:
+        """How much of it is done, from 0 to 1."""
+        by_steps = 0.0 if self.steps is None else step / max(1, self.steps)
+        return min(1.0, max(by_steps, 0.0 if self.seconds is None else seconds / max(1e-9, self.seconds)))
+
+    def rate_at(self, step: int, progress: float) -> float:
+        rise = min(1.0, (step + 1) / max(1, self.warmup))
+        return self.rate * rise * (0.01 + 0.99 * (1 + math.cos(math.pi * progress)) / 2)
+
+
+class _Losses(nn.Module):
+    """-log p of the true token at every position [B, L]: what is compiled."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, noised: Tensor, clean: Tensor, columns: Tensor, sigma: Tensor | None) -> Tensor:
+        hidden, _ = self.network(noised, columns, None, sigma)
+        shape = self.network.shape
+        weight = self.network.embed.weight if shape.tied else self.network.head.weight
+        bias = None if shape.tied else self.network.head.bias
+        logits = F.linear(hidden, weight, bias).float() * shape.logit_scale
+        return F.cross_entropy(logits.flatten(0, 1), clean.flatten(), reduction="none").view(clean.shape)
+
+
+@dataclass
+class _Run:
+    """What goes on from one step to the next, and into a checkpoint."""
+
+    network: Network
+    averages: list[Tensor]
+    optimizer: torch.optim.AdamW
+    step: int = 0
+    seconds: float = 0.0
+
+
+def train(
+    network: Network,
+    source: Source,
+    plan: Plan,
+    directory: Path,
+    *,
+    mask: int,
+    save: Callable[[Path, Network], None],
+    tell: Tell = lambda event: None,
+) -> Network:
+    """Train on from where `directory` stands, or from the network's weights; the network with averaged weights.
+
+    `save` writes a network as a model into a directory, where the log and the state to resume from are too.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    run = _begin(network, plan, directory)
+    losses: Callable[..., Tensor] = torch.compile(_Losses(network)) if plan.compile else _Losses(network)
+    device = network.embed.weight.device
+    generator = torch.Generator(device)
+    began, checked = time.perf_counter() - run.seconds, run.seconds
+    with (directory / LOG).open("a", encoding="utf-8") as log, _Ahead(source, plan, run.step) as batches:
+
+        def say(event: dict[str, Any]) -> None:
+            log.write(json.dumps(event) + "\n")
+            log.flush()
+            tell(event)
+
+        say({"event": "start", "step": run.step, "plan": asdict(plan), "device": str(device)})
+        for clean, open in batches:
+            progress = plan.progress(run.step, run.seconds)
+            if progress >= 1:
+                break
+            generator.manual_seed((plan.seed * 1_000_003 + run.step) % 2**32)  # so that a resumed run goes the same way
+            loss, norm = _step(run, losses, clean.to(device), open.to(device), plan, generator, mask, progress)
+            run.step += 1
+            run.seconds = time.perf_counter() - began
+            if run.step % plan.log == 0 or run.step == 1:
+                loss_now = float(loss)  # waits for the device
+                rate = plan.rate_at(run.step, progress)
+                say({"event": "step", "step": run.step, "seconds": round(run.seconds, 2), "loss": loss_now}
+                    | {"norm": float(norm), "rate": rate, "progress": round(progress, 4)})  # fmt: skip
+                if not math.isfinite(loss_now):
+                    raise ModelError(f"the loss is {loss_now} after {run.step} steps", "lower the rate")
+            if run.seconds - checked >= plan.check:
+                pause = time.perf_counter()
+                _keep(run, source, directory, save, say)
+                began += time.perf_counter() - pause  # validation is no training
+                checked = run.seconds
+        _keep(run, source, directory, save, say)
+    return _averaged(run)
+
+
+def _step(
+    run: _Run,
+    losses: Callable[..., Tensor],
+    clean: Tensor,
+    open: Tensor,
+    plan: Plan,
+    generator: torch.Generator,
+    mask: int,
+    progress: float,
+) -> tuple[Tensor, Tensor]:
+    """One step of the optimiser; its loss and the gradient's norm, still on the device."""
+    schedule = SCHEDULES[plan.schedule]
+    when = times(len(clean), generator)
+    hide = masked(open, when, schedule, generator)
+    columns = torch.arange(clean.shape[1], device=clean.device).expand_as(clean)
+    sigma = log_linear(when) if run.network.shape.condition else None
+    cast = torch.autocast(clean.device.type, torch.bfloat16) if plan.half else nullcontext()
+    with cast:
+        each = losses(clean.masked_fill(hide, mask), clean, columns, sigma)
+    loss = objective(each, hide, open, when, schedule, plan.weighting)
+    loss.backward()  # type: ignore[no-untyped-call]
+    parameters = list(run.network.parameters())
+    norm = nn.utils.clip_grad_norm_(parameters, plan.clip)
+    for group in run.optimizer.param_groups:
+        group["lr"] = plan.rate_at(run.step, progress)
+    run.optimizer.step()
+    run.optimizer.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        share = 1 - min(plan.average, (run.step + 1) / (run.step + 10))  # early on the average follows quickly
+        torch._foreach_lerp_(run.averages, [p.detach() for p in parameters], share)
+    return loss.detach(), norm
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def _begin(network: Network, plan: Plan, directory: Path) -> _Run:
+    """From the state that is there, or from the network's own weights."""
+    network.requires_grad_(True).train()
+    matrices = [p for p in network.parameters() if p.dim() > 1]
+    others = [p for p in network.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": plan.decay}, {"params": others, "weight_decay": 0.0}]
+    fused = network.embed.weight.device.type == "cuda"
+    optimizer = torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.98), fused=fused)
+    run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer)
+    path = directory / STATE
+    if path.exists():
+        _resume(run, path)
+    return run
+
+
+def _resume(run: _Run, path: Path) -> None:
+    try:
+        kept = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path.name} cannot be read", str(error).splitlines()[0]) from None
+    wanted = {f"{kind}.{name}" for name, _ in run.network.named_parameters() for kind in ("weight", "average")}
+    if not wanted <= set(kept):
+        raise ModelError(f"{path.name} is of another network", "give another directory, or the shape it was begun with")
+    for (name, weight), average in zip(run.network.named_parameters(), run.averages, strict=True):
+        if kept[f"weight.{name}"].shape != weight.shape:
+            raise ModelError(f"{path.name} is of another network: {name} differs", "give another directory")
+        weight.data.copy_(kept[f"weight.{name}"])
+        average.copy_(kept[f"average.{name}"])
+        if f"first.{name}" in kept:
+            moments = {"exp_avg": kept[f"first.{name}"], "exp_avg_sq": kept[f"second.{name}"], "step": kept["step"]}
+            device = {key: value.to(weight.device) for key, value in moments.items()}
+            run.optimizer.state[weight] = {**device, "step": kept["step"].float()}
+    run.step, run.seconds = int(kept["step"]), float(kept["seconds"])
+
+
+def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Network], None], say: Tell) -> None:
+    """Write the state and the averaged model, and say how good it is."""
+    kept = {"step": torch.tensor(run.step), "seconds": torch.tensor(run.seconds)}
+    for (name, weight), average in zip(run.network.named_parameters(), run.averages, strict=True):
+        kept |= {f"weight.{name}": weight.detach().cpu(), f"average.{name}": average.cpu()}
+        moments = run.optimizer.state.get(weight, {})
+        if moments:
+            kept |= {f"first.{name}": moments["exp_avg"].cpu(), f"second.{name}": moments["exp_avg_sq"].cpu()}
+    save_file({name: tensor.contiguous() for name, tensor in kept.items()}, directory / f"{STATE}.new")
+    (directory / f"{STATE}.new").rename(directory / STATE)  # never half a state
+    network = _averaged(run)
+    save(directory, network)
+    say({"event": "validation", "step": run.step, "seconds": round(run.seconds, 2), **source.validate(network)})
+
+
+def _averaged(run: _Run) -> Network:
+    """A copy of the network with the moving averages as weights."""
+    with torch.device("meta"):
+        copy = Network(run.network.shape)
+    copy = copy.to_empty(device=run.averages[0].device)
+    with torch.no_grad():
+        for parameter, average in zip(copy.parameters(), run.averages, strict=True):
+            parameter.copy_(average)
+    return copy.requires_grad_(False).eval()
+
+
+# --- batches, made ahead of time -------------------------------------------------------------------------------------
+
+
+class _Ahead:
+    """Batches in order, made in the background by `workers` other processes, or by one thread where there are none."""
+
+    def __init__(self, source: Source, plan: Plan, first: int) -> None:
+        self.source, self.plan, self.next = source, plan, first
+        fresh = get_context("spawn")  # a fork would share the state of CUDA
+        self.pool: Executor = ProcessPoolExecutor(plan.workers, fresh) if plan.workers else ThreadPoolExecutor(1)
+        self.depth = 2 + 3 * plan.workers
+        self.waiting: list[Future[tuple[Tensor, Tensor]]] = []
+
+    def __enter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._batches()
+
+    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            while len(self.waiting) < self.depth:
+                number = self.plan.seed * 2**32 + self.next
+                self.waiting.append(self.pool.submit(self.source.batch, number, self.plan.batch))
+                self.next += 1
+            yield self.waiting.pop(0).result()
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)

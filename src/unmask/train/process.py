@@ -1,0 +1,56 @@
+"""Clean tokens × diffusion time -> masked tokens and the weight of their loss: forward process and NELBO.
+
+A token is masked with probability 1 - α(t). The NELBO is ∫ w(t) E[Σ -log p(x | z_t)] dt over the masked tokens, with
+w(t) = |α'(t)| / (1 - α(t)); averaged over random t it is the mean of w(t) times the summed loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How fast tokens are masked."""
+
+    kept: Callable[[Tensor], Tensor]  # α(t), the share of tokens that is still there: 1 at t = 0, 0 at t = 1
+    weight: Callable[[Tensor], Tensor]  # w(t)
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "linear": Schedule(lambda t: 1 - t, lambda t: 1 / t),
+    "cosine": Schedule(
+        lambda t: 1 - torch.sin(t * math.pi / 2),
+        lambda t: math.pi / 2 * torch.cos(t * math.pi / 2) / torch.sin(t * math.pi / 2),
+    ),
+}
+WEIGHTINGS = ("nelbo", "even")  # even: every masked token counts the same, whatever the time
+SOONEST = 1e-3  # the smallest time: below it next to nothing is masked, and the weight has no bound
+
+
+def times(count: int, generator: torch.Generator) -> Tensor:  # [count] float32 on the generator's device
+    """One time in each of `count` equal parts of the unit interval: less noise than independent ones."""
+    within = torch.rand(count, generator=generator, device=generator.device)
+    return ((torch.arange(count, device=generator.device) + within) / count).clamp(min=SOONEST)
+
+
+def masked(open: Tensor, time: Tensor, schedule: Schedule, generator: torch.Generator) -> Tensor:  # [B, L] bool
+    """Which of the open positions are masked at these times."""
+    chance = torch.rand(open.shape, generator=generator, device=open.device)
+    return open & (chance >= schedule.kept(time)[:, None])
+
+
+def objective(losses: Tensor, hidden: Tensor, open: Tensor, time: Tensor, schedule: Schedule, weighting: str) -> Tensor:
+    """One number to minimise, in nats per open token ("nelbo") or per masked token ("even").
+
+    `losses` [B, L] are -log p of the true tokens, `hidden` [B, L] says which of them were masked.
+    """
+    summed = (losses * hidden).sum(1)
+    if weighting == "even":
+        return summed.sum() / hidden.sum().clamp(min=1)
+    return (schedule.weight(time) * summed).sum() / open.sum().clamp(min=1)
