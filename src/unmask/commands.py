@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask import corpus, demo, flags, show
+from unmask import corpus, demo, flags, show, sudoku
 from unmask.background import count
 from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, unknown
 from unmask.modelcli import Namespace, check_unused, chunked, load_model, used
-from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
+from unmask.models import FAMILIES, MODELS, Denoiser, load, load_tokenizer
 from unmask.prompt import Text, encode
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
@@ -92,6 +92,37 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 def _usual_length(model: Denoiser, prompts: Sequence[Text]) -> int:
     longest = max(len(encode(model, prompt)) for prompt in prompts)
     return USUAL if model.limit is None else max(1, min(USUAL, model.limit - longest))
+
+
+def solve(args: Namespace) -> int:
+    """Solve a Sudoku with the embedded model; the exit status is 1 where its answer is wrong."""
+    recipe = flags.to_recipe(args)
+    puzzle = sudoku.parse(_puzzle(args.puzzle))
+    wrong = sudoku.clash(puzzle)
+    if wrong is not None:
+        raise InputError(f"the clues clash: {wrong}", "no board keeps them; correct the puzzle")
+    if not sudoku.solutions(puzzle, most=1):
+        raise InputError("no board keeps these clues", "correct the puzzle")
+    model = load("sudoku", args.device)
+    mask = model.vocab.mask
+    with show.following() as watch:
+        canvas = [mask if cell == 0 else cell - 1 for cell in puzzle]
+        found = decode_batch(model, canvases=[canvas], recipe=recipe, trace=args.trace, watch=watch)[0]
+    board = [token + 1 for token in found.tokens]
+    right = sudoku.solved(board, puzzle)
+    if args.json:
+        answer = {"puzzle": "".join(map(str, puzzle)), "answer": "".join(map(str, board)), "valid": right}
+        _print_json({**answer, **found.to_dict()})
+    else:
+        print(show.board(board))
+        print("solved" if right else f"not solved: {sudoku.clash(board)}")
+        print(show.cost(found))
+    return 0 if right else 1
+
+
+def _puzzle(given: str) -> str:
+    """A puzzle as it is, from a file, or from standard input."""
+    return corpus.read(given) if given == "-" or (len(given) < 81 and Path(given).is_file()) else given
 
 
 def samplers(args: Namespace) -> None:

@@ -33,6 +33,13 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask generate --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
   unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
     ),
+    "solve": (
+        commands.solve,
+        "Solve a Sudoku with the model that comes along, and say whether the answer is right.",
+        """\
+  unmask solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
+  unmask solve puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8""",
+    ),
     "samplers": (
         commands.samplers,
         "List the samplers with their settings, or say all about one.",
@@ -138,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     made["generate"].usage = "unmask generate [PROMPT] [flags]"
     made["generate"].epilog = f"{FOLLOW}\n\n{made['generate'].epilog}"
     _add_generate(made["generate"])
+    _add_solve(made["solve"])
     for name in ("samplers", "searches", "models", "recipes"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
         made[name].add_argument("--json", action="store_true", help="print JSON")
@@ -165,6 +173,17 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
     modelcli.add_model(parser, "table")
     parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
+    flags.add(parser)
+
+
+def _add_solve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "puzzle", metavar="PUZZLE", help="81 characters, . or 0 for a blank; a file; - reads standard input"
+    )
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
+    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
     flags.add(parser)
 
 

@@ -71,6 +71,14 @@ def particles(found: Result) -> Grid:
     return made
 
 
+def board(cells: Sequence[int]) -> str:
+    """A Sudoku, its boxes apart."""
+    rows = [" ".join(map(str, cells[start : start + 3])) for start in range(0, 81, 3)]
+    lines = [" | ".join(rows[start : start + 3]) for start in range(0, 27, 3)]
+    frame = "\n------+-------+------\n"
+    return frame.join("\n".join(lines[start : start + 3]) for start in range(0, 9, 3))
+
+
 def one_line(text: str, most: int = 32) -> str:
     """Text for a cell of a table: on one line, and short enough for the other columns."""
     return (text if len(text) <= most else text[: most - 1] + "…").replace("\n", "↵")
