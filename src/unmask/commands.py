@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask import corpus, demo, flags, show, sudoku
+from unmask import corpus, demo, evaluate, flags, show, sudoku
 from unmask.background import count
 from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, unknown
@@ -118,6 +119,28 @@ def solve(args: Namespace) -> int:
         print("solved" if right else f"not solved: {sudoku.clash(board)}")
         print(show.cost(found))
     return 0 if right else 1
+
+
+def measure(args: Namespace) -> None:
+    """Decode a file of puzzles and say how many are solved."""
+    recipe = flags.to_recipe(args)
+    if args.task != "sudoku":
+        raise unknown("task", args.task, ["sudoku"])
+    if args.limit is not None and args.limit < 1:
+        raise InputError(f"limit is {args.limit}", "it must be at least 1")
+    puzzles = evaluate.read_puzzles(args.data, args.limit)
+    model = load(args.task, args.device)
+    began = time.perf_counter()
+    with show.progress() as bar:
+        task = bar.add_task(f"{len(puzzles)} puzzles", total=len(puzzles))
+        rows = evaluate.run(model, puzzles, recipe, lambda done, total: bar.update(task, completed=done))
+    found = evaluate.summary(rows, began)
+    if args.rows is not None:
+        Path(args.rows).write_text("".join(json.dumps(vars(row)) + "\n" for row in rows), encoding="utf-8")
+    if args.json:
+        _print_json({"task": args.task, "model": model.name, "data": args.data, **found, "recipe": recipe.to_dict()})
+    else:
+        print(show.measured(found))
 
 
 def _puzzle(given: str) -> str:

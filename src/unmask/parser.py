@@ -40,6 +40,13 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
   unmask solve puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8""",
     ),
+    "eval": (
+        commands.measure,
+        "Decode a file of puzzles: how many are solved, and whether path entropy knew which.",
+        """\
+  unmask eval sudoku --data puzzle.txt
+  unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8 --json""",
+    ),
     "samplers": (
         commands.samplers,
         "List the samplers with their settings, or say all about one.",
@@ -146,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     made["generate"].epilog = f"{FOLLOW}\n\n{made['generate'].epilog}"
     _add_generate(made["generate"])
     _add_solve(made["solve"])
+    _add_eval(made["eval"])
     for name in ("samplers", "searches", "models", "recipes"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
         made[name].add_argument("--json", action="store_true", help="print JSON")
@@ -184,6 +192,17 @@ def _add_solve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
+    flags.add(parser)
+
+
+def _add_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", metavar="TASK", help="sudoku")
+    parser.add_argument("--data", required=True, metavar="FILE", help="a puzzle on each line: a field of 81 characters")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N puzzles")
+    parser.add_argument("--rows", metavar="FILE", help="write every answer to this file (JSONL)")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
+    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     flags.add(parser)
 
 

@@ -71,6 +71,16 @@ def particles(found: Result) -> Grid:
     return made
 
 
+def measured(found: Mapping[str, Any]) -> str:
+    """One line: the share that is solved, path entropy and cost."""
+    sure = "" if found["auroc"] is None else f" · AUROC {found['auroc']:.3f}"
+    return (
+        f"solved {found['strict']:.3f} ({found['strict_low']:.3f}–{found['strict_high']:.3f}) of {found['n']} · "
+        f"path entropy {found['path_entropy_bits']:.3f} bits{sure} · "
+        f"{found['evaluations']} evaluations · {found['seconds']:.1f} s"
+    )
+
+
 def board(cells: Sequence[int]) -> str:
     """A Sudoku, its boxes apart."""
     rows = [" ".join(map(str, cells[start : start + 3])) for start in range(0, 81, 3)]

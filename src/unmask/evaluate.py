@@ -1,0 +1,112 @@
+"""Puzzles × model × Recipe -> how many are solved, what it cost, and whether path entropy knew it."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask import corpus, sudoku
+from unmask.decode import decode_batch
+from unmask.errors import InputError
+from unmask.models.denoiser import Denoiser
+from unmask.recipe import Recipe
+
+TOGETHER = 512  # rows decoded at a time, at most
+
+
+@dataclass(frozen=True)
+class Row:
+    """One puzzle and its answer."""
+
+    puzzle: str
+    answer: str
+    strict: bool  # a full board that keeps the rules and the clues
+    path_entropy: float  # bits
+    evaluations: int
+    seed: int
+
+
+def read_puzzles(path: str | Path, limit: int | None = None) -> list[sudoku.Board]:
+    """The boards of a file: on each line the first field of 81 characters in 0-9 and dots; other lines are left out."""
+    found = []
+    for line in corpus.read(str(path)).splitlines():
+        field = next((part for part in re.split(r"[\s,;]+", line) if re.fullmatch(r"[0-9.]{81}", part)), None)
+        if field is not None:
+            found.append(sudoku.parse(field))
+        if limit is not None and len(found) == limit:
+            break
+    if not found:
+        raise InputError(
+            f"there is no Sudoku in {str(path)!r}", "each line needs a field of 81 characters, 0-9 or dots"
+        )
+    return found
+
+
+def run(
+    model: Denoiser,
+    puzzles: Sequence[sudoku.Board],
+    recipe: Recipe,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Row]:
+    """Every puzzle decoded; puzzle i has the seed recipe.seed + i, whatever is decoded beside it."""
+    size = max(1, TOGETHER // recipe.build_search().particles)
+    rows: list[Row] = []
+    for begin in range(0, len(puzzles), size):
+        some = puzzles[begin : begin + size]
+        canvases = [[model.vocab.mask if cell == 0 else cell - 1 for cell in board] for board in some]
+        seeds = [recipe.seed + begin + place for place in range(len(some))]
+        for board, found in zip(some, decode_batch(model, canvases=canvases, recipe=recipe, seeds=seeds), strict=True):
+            answer = [token + 1 for token in found.tokens]
+            given, said = ("".join(map(str, cells)) for cells in (board, answer))
+            right = sudoku.solved(answer, board)
+            rows.append(Row(given, said, right, found.path_entropy, found.evaluations, found.seed))
+        tell(len(rows), len(puzzles))
+    return rows
+
+
+def summary(rows: Sequence[Row], began: float) -> dict[str, Any]:
+    """The figures of a run."""
+    right = sum(row.strict for row in rows)
+    low, high = wilson(right, len(rows))
+    return {
+        "n": len(rows),
+        "strict": right / len(rows),
+        "strict_low": low,
+        "strict_high": high,
+        "path_entropy_bits": sum(row.path_entropy for row in rows) / len(rows),
+        "auroc": auroc([row.path_entropy for row in rows], [row.strict for row in rows]),
+        "evaluations": sum(row.evaluations for row in rows),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def wilson(right: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """The 95 % interval of a share."""
+    share, spread = right / n, z * z / n
+    middle = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
+    return middle - half, middle + half
+
+
+def auroc(entropies: Sequence[float], right: Sequence[bool]) -> float | None:
+    """The chance that a right answer has the lower path entropy of a right and a wrong one; None without either."""
+    order = sorted(range(len(entropies)), key=entropies.__getitem__)
+    ranks = [0.0] * len(order)
+    begin = 0
+    while begin < len(order):  # equal entropies share their mean rank
+        end = begin
+        while end + 1 < len(order) and entropies[order[end + 1]] == entropies[order[begin]]:
+            end += 1
+        for place in range(begin, end + 1):
+            ranks[order[place]] = (begin + end) / 2 + 1
+        begin = end + 1
+    wrong = [rank for rank, good in zip(ranks, right, strict=True) if not good]
+    good = len(right) - len(wrong)
+    if not wrong or not good:
+        return None
+    return (sum(wrong) - len(wrong) * (len(wrong) + 1) / 2) / (len(wrong) * good)
