@@ -304,4 +304,4 @@ def test_a_command_runs_as_printed(table: str, capsys: pytest.CaptureFixture[str
 
 def test_the_file_travels_with_the_package() -> None:
     project = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
-    assert re.search(r'\[tool\.setuptools\.package-data\]\nunmask = \["\*\.toml"\]', project)
+    assert re.search(r'\[tool\.setuptools\.package-data\]\nunmask = \["\*\.toml", .*"weights/\*/\*"\]', project)
