@@ -105,11 +105,10 @@ def solve(args: Namespace) -> int:
     if not sudoku.solutions(puzzle, most=1):
         raise InputError("no board keeps these clues", "correct the puzzle")
     model = load("sudoku", args.device)
-    mask = model.vocab.mask
     with show.following() as watch:
-        canvas = [mask if cell == 0 else cell - 1 for cell in puzzle]
+        canvas = sudoku.to_tokens(puzzle, model.vocab.mask)
         found = decode_batch(model, canvases=[canvas], recipe=recipe, trace=args.trace, watch=watch)[0]
-    board = [token + 1 for token in found.tokens]
+    board = sudoku.from_tokens(found.tokens)
     right = sudoku.solved(board, puzzle)
     if args.json:
         answer = {"puzzle": "".join(map(str, puzzle)), "answer": "".join(map(str, board)), "valid": right}

@@ -58,10 +58,10 @@ def run(
     rows: list[Row] = []
     for begin in range(0, len(puzzles), size):
         some = puzzles[begin : begin + size]
-        canvases = [[model.vocab.mask if cell == 0 else cell - 1 for cell in board] for board in some]
+        canvases = [sudoku.to_tokens(board, model.vocab.mask) for board in some]
         seeds = [recipe.seed + begin + place for place in range(len(some))]
         for board, found in zip(some, decode_batch(model, canvases=canvases, recipe=recipe, seeds=seeds), strict=True):
-            answer = [token + 1 for token in found.tokens]
+            answer = sudoku.from_tokens(found.tokens)
             given, said = ("".join(map(str, cells)) for cells in (board, answer))
             right = sudoku.solved(answer, board)
             rows.append(Row(given, said, right, found.path_entropy, found.evaluations, found.seed))

@@ -26,6 +26,16 @@ def parse(text: str) -> Board:
     return [int(cell) for cell in cells]
 
 
+def to_tokens(board: Sequence[int], mask: int) -> list[int]:
+    """The board as the model's ids: digits 1 to 9 are 0 to 8, a blank is the mask."""
+    return [mask if digit == 0 else digit - 1 for digit in board]
+
+
+def from_tokens(tokens: Sequence[int]) -> Board:
+    """The board of a full row of the model's ids."""
+    return [token + 1 for token in tokens]
+
+
 def clash(board: Sequence[int]) -> str | None:
     """What two equal digits stand together in, as `a 7 twice in row 3`; None where nothing clashes."""
     for name, units in (("row", ROW), ("column", COLUMN), ("box", BOX)):

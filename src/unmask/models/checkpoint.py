@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from unmask import memory
 from unmask.errors import ModelError
-from unmask.models.family import Blueprint, Slot
+from unmask.models.family import Blueprint
 from unmask.models.network import Network, empty
 
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
@@ -174,8 +174,8 @@ def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
     return next(iter(kinds)) if len(kinds) == 1 else torch.float32
 
 
-def fit(plan: Blueprint, tensors: Tensors) -> dict[str, Slot]:
-    """The place of every tensor, after checking that each is there, known, of the right shape and of a float type."""
+def fit(plan: Blueprint, tensors: Tensors) -> None:
+    """Refuse a checkpoint unless every tensor is there, known, of the right shape and of a float type."""
     missing = [name for name in plan.slots if name not in tensors.files]
     strange = [name for name in tensors.files if name not in {**plan.slots, **plan.copies} and name not in plan.buffers]
     if missing:
@@ -193,7 +193,6 @@ def fit(plan: Blueprint, tensors: Tensors) -> dict[str, Slot]:
             raise ModelError(f"{name} is {shape}, by the config it must be {wanted}", "one of them is damaged")
         if tensors.types[name] not in TYPES:
             raise ModelError(f"{name} has the type {tensors.types[name]}", f"only {', '.join(TYPES)} are loaded")
-    return dict(plan.slots)
 
 
 def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
@@ -210,7 +209,8 @@ def fill(
     plan: Blueprint, tensors: Tensors, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
 ) -> Network:
     """A Network with the weights of a checkpoint: file by file, tensor by tensor, straight to its device and type."""
-    slots = fit(plan, tensors)
+    fit(plan, tensors)
+    slots = plan.slots
     need = sum(torch.Size(tensors.shapes[name]).numel() for name in slots) * dtype.itemsize
     free = memory.free(device)
     if need > free:
@@ -218,6 +218,7 @@ def fill(
             f"the weights need {need / memory.GIB:.1f} GiB on {device}, {free / memory.GIB:.1f} are free",
             "take a smaller dtype or another device",
         )
+    _check_copies(plan, tensors)
     network = empty(plan.shape, device, dtype)
     parameters = dict(network.named_parameters())
     done, total = 0, sum(map(tensors.bytes, slots))
@@ -232,7 +233,6 @@ def fill(
                         progress(done, total)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"cannot read {path.name}", said(error)) from None
-    _check_copies(plan, tensors)
     return network
 
 

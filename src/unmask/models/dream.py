@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unmask.models.family import Blueprint, Config, Family
-from unmask.models.llama import read_llama
+from unmask.models.llama import TINY, read_llama
 
 
 def read(config: Config) -> Blueprint:
@@ -36,18 +36,7 @@ FULL = {
     "use_sliding_window": False,
     "vocab_size": 152064,
 }
-SMALL = {
-    "bos_token_id": 256,
-    "eos_token_id": 256,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "max_position_embeddings": 256,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "torch_dtype": "float32",
-    "vocab_size": 320,
-}
+SMALL = TINY | {"bos_token_id": 256, "eos_token_id": 256}
 # ChatML: every turn between <|im_start|> and <|im_end|>, and a system turn first.
 TEMPLATE = (
     "{% if not messages or messages[0]['role'] != 'system' %}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unmask.models.family import Blueprint, Config, Family, Names, slots
+from unmask.models.llama import TINY as LLAMA_TINY
 from unmask.models.llama import read_llama
 from unmask.models.network import Shape
 
@@ -181,17 +182,7 @@ ILLADA = Family(
     about="iLLaDA-8B-Base, iLLaDA-8B-Instruct",
     types=("illada",),
     read=read_illada,
-    tiny=ILLADA_FULL
-    | {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "max_position_embeddings": 256,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "num_key_value_heads": 2,
-        "torch_dtype": "float32",
-        "vocab_size": 320,
-    },
+    tiny=ILLADA_FULL | LLAMA_TINY,
     full=ILLADA_FULL,
     mask_tokens=("<[MASK]>",),
     specials={"full": ILLADA_SPECIALS, "tiny": ILLADA_SPECIALS},

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from unmask.errors import InputError, ModelError
 from unmask.models.mdlm import log_linear
-from unmask.models.network import Network
+from unmask.models.network import Network, empty
 from unmask.train.process import SCHEDULES, masked, objective, times
 
 LOG, STATE = "log.jsonl", "state.safetensors"
@@ -242,13 +242,10 @@ def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Netw
 
 def _averaged(run: _Run) -> Network:
     """A copy of the network with the moving averages as weights."""
-    with torch.device("meta"):
-        copy = Network(run.network.shape)
-    copy = copy.to_empty(device=run.averages[0].device)
-    with torch.no_grad():
-        for parameter, average in zip(copy.parameters(), run.averages, strict=True):
-            parameter.copy_(average)
-    return copy.requires_grad_(False).eval()
+    copy = empty(run.network.shape, run.averages[0].device, run.averages[0].dtype)
+    for parameter, average in zip(copy.parameters(), run.averages, strict=True):
+        parameter.copy_(average)
+    return copy
 
 
 # --- batches, made ahead of time -------------------------------------------------------------------------------------

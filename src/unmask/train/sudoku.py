@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.decode import decode_batch
+from unmask import evaluate
 from unmask.models.network import Network
 from unmask.models.text import Characters
 from unmask.models.transformer import Transformer
 from unmask.recipe import Recipe
 from unmask.state import Vocab
-from unmask.sudoku import puzzle, solved
+from unmask.sudoku import puzzle
 from unmask.train.grids import grids
 
 MASK = 9  # digits 1 to 9 are the tokens 0 to 8
@@ -54,11 +54,8 @@ class Grids:
         model = as_denoiser(network)
         found = {}
         for clues in self.clues:
-            boards = self._held_out(clues)
-            canvases = [[MASK if cell == 0 else cell - 1 for cell in board] for board in boards]
-            answers = decode_batch(model, canvases=canvases, recipe=Recipe(sampler="confidence"))
-            right = [solved([t + 1 for t in a.tokens], b) for a, b in zip(answers, boards, strict=True)]
-            found[f"solved_{clues}"] = sum(right) / len(right)
+            rows = evaluate.run(model, self._held_out(clues), Recipe(sampler="confidence"))
+            found[f"solved_{clues}"] = sum(row.strict for row in rows) / len(rows)
         return found
 
     def _held_out(self, clues: int) -> list[list[int]]:
