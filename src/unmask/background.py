@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import InputError
+from unmask.models import EMBEDDED, WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,12 @@ def count(texts: Iterable[str], encode: Callable[[str], list[int]]) -> Backgroun
 
 
 def load(path: str | Path) -> Background:
-    """Read a table written by `Background.save` or by PC-Sampler's own tool; a file is read once."""
+    """Read a table written by `Background.save` or by PC-Sampler's own tool; a file is read once.
+
+    The name of an embedded model stands for the table that comes with it.
+    """
+    if str(path) in EMBEDDED and not Path(path).exists():
+        path = WEIGHTS / str(path) / "background.json"
     try:
         stamp = Path(path).stat().st_mtime_ns
     except (OSError, ValueError):  # _load says why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask import corpus, sudoku
+from unmask import corpus, countdown, sudoku
 from unmask.decode import decode_batch
 from unmask.errors import InputError
 from unmask.models.denoiser import Denoiser
@@ -25,13 +26,26 @@ class Row:
 
     puzzle: str
     answer: str
-    strict: bool  # a full board that keeps the rules and the clues
+    strict: bool  # it is right, whatever right answer others have in mind
     path_entropy: float  # bits
     evaluations: int
     seed: int
 
 
-def read_puzzles(path: str | Path, limit: int | None = None) -> list[sudoku.Board]:
+@dataclass(frozen=True)
+class Kind:
+    """A kind of puzzle: how to read a file of them, to ask a model and to judge its answer."""
+
+    parse: Callable[[str], Any]
+    check: Callable[[Any], None]  # refuses what has no solution
+    read: Callable[[str | Path, int | None], list[Any]]  # the puzzles of a file
+    canvas: Callable[[Any], list[int]]
+    answer: Callable[[list[int]], str]
+    fault: Callable[[str, Any], str | None]  # what is wrong with an answer
+    write: Callable[[Any], str]
+
+
+def read_boards(path: str | Path, limit: int | None = None) -> list[sudoku.Board]:
     """The boards of a file: on each line the first field of 81 characters in 0-9 and dots; other lines are left out."""
     found = []
     for line in corpus.read(str(path)).splitlines():
@@ -47,24 +61,62 @@ def read_puzzles(path: str | Path, limit: int | None = None) -> list[sudoku.Boar
     return found
 
 
+def read_problems(path: str | Path, limit: int | None = None) -> list[countdown.Problem]:
+    """The countdown problems of a file: lines like `15,44,79,50`, or JSON lines with such an `input`."""
+    found: list[countdown.Problem] = []
+    for number, line in enumerate(corpus.read(str(path)).splitlines(), 1):
+        if limit is not None and len(found) == limit:
+            break
+        if line.strip():
+            try:
+                found.append(countdown.parse(_input(line)))
+            except InputError as error:
+                raise InputError(f"line {number} of {str(path)!r}: {error.message}", error.hint) from None
+    if not found:
+        raise InputError(f"there is no countdown in {str(path)!r}", "each line needs numbers and a target: 15,44,79,50")
+    return found
+
+
+def _input(line: str) -> str:
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        said = json.loads(line)["input"]
+    except (ValueError, KeyError):
+        said = None
+    if not isinstance(said, str):
+        raise InputError("there is no text `input`", 'write {"input": "15,44,79,50"}')
+    return said
+
+
+KINDS: dict[str, Kind] = {
+    "sudoku": Kind(sudoku.parse, sudoku.check, read_boards, sudoku.canvas, sudoku.answer, sudoku.fault, sudoku.write),
+    "countdown": Kind(
+        countdown.parse, countdown.check, read_problems, countdown.canvas, countdown.answer, countdown.fault, str
+    ),
+}
+
+
 def run(
+    kind: str,
     model: Denoiser,
-    puzzles: Sequence[sudoku.Board],
+    puzzles: Sequence[Any],
     recipe: Recipe,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Row]:
     """Every puzzle decoded; puzzle i has the seed recipe.seed + i, whatever is decoded beside it."""
+    how = KINDS[kind]
     size = max(1, TOGETHER // recipe.build_search().particles)
     rows: list[Row] = []
     for begin in range(0, len(puzzles), size):
         some = puzzles[begin : begin + size]
-        canvases = [sudoku.to_tokens(board, model.vocab.mask) for board in some]
         seeds = [recipe.seed + begin + place for place in range(len(some))]
-        for board, found in zip(some, decode_batch(model, canvases=canvases, recipe=recipe, seeds=seeds), strict=True):
-            answer = sudoku.from_tokens(found.tokens)
-            given, said = ("".join(map(str, cells)) for cells in (board, answer))
-            right = sudoku.solved(answer, board)
-            rows.append(Row(given, said, right, found.path_entropy, found.evaluations, found.seed))
+        results = decode_batch(model, canvases=[how.canvas(one) for one in some], recipe=recipe, seeds=seeds)
+        for puzzle, found in zip(some, results, strict=True):
+            answer = how.answer(found.tokens)
+            right = how.fault(answer, puzzle) is None
+            given = how.write(puzzle)
+            rows.append(Row(given, answer, right, found.path_entropy, found.evaluations, found.seed))
         tell(len(rows), len(puzzles))
     return rows
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import unknown
+from unmask.errors import InputError, unknown
 from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, read_settings, takers
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
 from unmask.search import POTENTIALS, SCHEMES, SEARCHES
@@ -42,7 +42,7 @@ HELP: dict[str, str] = {
     "bound": "entropy, in nats, that the positions decided in one step may add up to",
     "threshold": "decide every position of at least this confidence; by default 0.9, where it is in use",
     "factor": "decide n positions at once as long as the n-th confidence is at least 1 - factor/(n + 1)",
-    "background": "file of token counts; `unmask frequencies` makes one",
+    "background": "sudoku, countdown, text, or a file of token counts; `unmask frequencies` makes one",
     "decay": "how much earlier positions are preferred",
     "cap": "upper limit of the confidence after calibration",
     "eta": "remasking strength: above 1 reopens more eagerly, 0 never",
@@ -156,3 +156,10 @@ def to_recipe(args: argparse.Namespace) -> Recipe:
     base = {} if args.recipe is None else _settings(args.recipe)
     kept = {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced}
     return Recipe.from_dict({**kept, **given})
+
+
+def none(args: argparse.Namespace, where: str) -> None:
+    """Refuse settings where nothing is decoded."""
+    for flag in [*KINDS, *ALIASES, "recipe"]:
+        if getattr(args, flag) is not None:
+            raise InputError(f"{spelled(flag)} has no effect on {where}", "leave it out")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,14 +16,23 @@ from unmask.models.checkpoint import DTYPES
 from unmask.models.convert import convert
 from unmask.models.fabricate import SIZES, fabricate
 from unmask.models.laws import check
+from unmask.models.network import Network
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, layers
-from unmask.train import sudoku
+from unmask.train import countdown, sudoku, text
 from unmask.train.loop import LOG, Plan, train
+from unmask.train.optim import OPTIMIZERS
+from unmask.train.plot import PLOT
 from unmask.train.start import fresh, save, take
+from unmask.train.task import Options, Task
 
 Namespace = argparse.Namespace
-TASKS = {"sudoku": (sudoku.Grids, sudoku.CONFIG, sudoku.MASK)}
+TASKS: dict[str, Callable[[Options], Task]] = {
+    "sudoku": sudoku.task,
+    "countdown": countdown.task,
+    "text": text.task,
+}
+SAID = ("steps", "seconds", "batch", "optimizer", "rate", "average", "tilt", "seed", "check", "log", "workers")
 
 
 # --- which model, and how --------------------------------------------------------------------------------------------
@@ -136,34 +146,34 @@ def run_train(args: Namespace) -> None:
     """Train an embedded model, or go on with it."""
     if args.task not in TASKS:
         raise unknown("task", args.task, TASKS)
-    source, config, mask = TASKS[args.task]
+    directory = Path(args.directory).expanduser()
+    lists = {name: tuple(getattr(args, name) or ()) for name in ("exclude", "corpus")}
+    task = TASKS[args.task](Options(directory, args.held, heldout=args.heldout, tokenizer=args.tokenizer_file, **lists))
     gpu = args.device.startswith("cuda")
-    plan = Plan(
-        steps=args.steps,
-        seconds=args.seconds,
-        batch=args.batch,
-        rate=args.rate,
-        seed=args.seed,
-        half=gpu,
-        compile=gpu,
-        check=args.check,
-        workers=args.workers,
-    )
-    config = {**config, **_shape(args.shape)}
-    network = fresh(config, args.device, args.seed)
+    said = {name: getattr(args, name) for name in SAID if getattr(args, name) is not None}
+    plan = Plan(**{**task.plan, "half": gpu, "compile": gpu, **said})
+    config = {**task.config, **_shape(args.shape)}
+    network = fresh(config, args.device, plan.seed)
+    task.begin(network)
     if args.weights is not None:
         take(network, Path(args.weights))
+
+    def keep(place: Path, trained: Network) -> None:
+        save(place, config, trained, bits=args.bits)
+        for name, content in task.files.items():
+            (place / name).write_text(content, encoding="utf-8")
+
     with show.training() as tell:
         train(
             network,
-            source(held=args.held),
+            task.source,
             plan,
-            Path(args.directory),
-            mask=mask,
-            save=lambda directory, trained: save(directory, config, trained),
+            directory,
+            mask=task.mask,
+            save=keep,
             tell=tell,
         )
-    print(f"{args.directory}: load it as a model; {LOG} says how it went")
+    print(f"{args.directory}: load it as a model; {LOG} says how it went, {PLOT} shows it")
 
 
 def _shape(text: str) -> dict[str, object]:
@@ -183,15 +193,26 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seconds", type=float, metavar="X", help="of training, after which it ends")
     parser.add_argument("--steps", type=int, metavar="N", help="after which it ends")
-    parser.add_argument("--batch", type=int, default=1024, metavar="N", help="examples in a step [1024]")
-    parser.add_argument("--rate", type=float, default=1e-3, metavar="X", help="the highest learning rate [0.001]")
+    parser.add_argument("--batch", type=int, metavar="N", help="examples in a step [1024; text: 128]")
+    parser.add_argument("--optimizer", metavar="NAME", help=f"{' or '.join(OPTIMIZERS)} [{OPTIMIZERS[0]}]")
+    parser.add_argument("--rate", type=float, metavar="X", help=f"the highest learning rate [{Plan.rate}]")
+    parser.add_argument("--average", type=float, metavar="X", help=f"of the moving average [{Plan.average}]")
+    parser.add_argument("--tilt", type=float, metavar="X", help="more of many masks: 0 is even [0; countdown: 1]")
     parser.add_argument(
         "--held", type=int, default=256, metavar="N", help="examples to validate on, of each kind [256]"
     )
-    parser.add_argument("--check", type=float, default=60.0, metavar="X", help="seconds between validations [60]")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of weights, data and noise [0]")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that make data [0: a thread]")
+    parser.add_argument("--check", type=float, metavar="X", help="seconds between validations [60]")
+    parser.add_argument("--log", type=int, metavar="N", help="steps between lines of the log [50]")
+    parser.add_argument("--seed", type=int, metavar="N", help="of weights, data and noise [0]")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes that make data [0: a thread]")
     parser.add_argument("--weights", metavar="FILE", help="start from the model.safetensors of a trained model")
+    parser.add_argument("--bits", type=int, default=16, choices=(8, 16), help="of a weight in the written model [16]")
+    parser.add_argument("--exclude", nargs="+", metavar="FILE", help="countdown: problems never to train on")
+    parser.add_argument("--corpus", nargs="+", metavar="FILE", help="text: what to train on; .txt, .txt.xz or .txt.gz")
+    parser.add_argument("--heldout", metavar="FILE", help="text: what to validate on")
+    parser.add_argument(
+        "--tokenizer", dest="tokenizer_file", metavar="FILE", help="text: a tokenizer.json, not one of the corpus"
+    )
     parser.add_argument(
         "--shape", default="{}", metavar="JSON", help="other sizes of the network, like '{\"layers\": 2}'"
     )

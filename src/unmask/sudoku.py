@@ -8,6 +8,7 @@ from random import Random
 from unmask.errors import InputError
 
 SIDE, CELLS = 9, 81
+MASK = 9  # the digits 1 to 9 are the model's tokens 0 to 8
 ROW = [cell // 9 for cell in range(CELLS)]
 COLUMN = [cell % 9 for cell in range(CELLS)]
 BOX = [cell // 27 * 3 + cell % 9 // 3 for cell in range(CELLS)]
@@ -34,6 +35,30 @@ def to_tokens(board: Sequence[int], mask: int) -> list[int]:
 def from_tokens(tokens: Sequence[int]) -> Board:
     """The board of a full row of the model's ids."""
     return [token + 1 for token in tokens]
+
+
+def canvas(board: Sequence[int]) -> list[int]:
+    """What the model is given: token ids, masks for blanks."""
+    return to_tokens(board, MASK)
+
+
+def answer(tokens: Sequence[int]) -> str:
+    """What the model said, as 81 digits."""
+    return write(from_tokens(tokens))
+
+
+def write(board: Sequence[int]) -> str:
+    """81 digits, 0 for a blank."""
+    return "".join(map(str, board))
+
+
+def fault(answer: str, puzzle: Sequence[int]) -> str | None:
+    """Why an answer of 81 digits is wrong, in a few words; None where it is right."""
+    board = parse(answer)
+    for cell, (given, digit) in enumerate(zip(puzzle, board, strict=True)):
+        if given not in (0, digit):
+            return f"the clue {given} in row {ROW[cell] + 1}, column {COLUMN[cell] + 1} is gone"
+    return "there are blanks left" if 0 in board else clash(board)
 
 
 def clash(board: Sequence[int]) -> str | None:
@@ -95,6 +120,15 @@ def solutions(puzzle: Sequence[int], most: int = 2) -> list[Board]:
 
     search([cell for cell in range(CELLS) if not cells[cell]])
     return found
+
+
+def check(puzzle: Sequence[int]) -> None:
+    """Refuse a puzzle without a solution."""
+    wrong = clash(puzzle)
+    if wrong is not None:
+        raise InputError(f"the clues clash: {wrong}", "no board keeps them; correct the puzzle")
+    if not solutions(puzzle, most=1):
+        raise InputError("no board keeps these clues", "correct the puzzle")
 
 
 def puzzle(grid: Sequence[int], clues: int, dice: Random) -> Board:

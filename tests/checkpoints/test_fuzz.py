@@ -17,10 +17,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from unmask import load, memory
 from unmask.errors import UnmaskError
+from unmask.models.bits import pack
 from unmask.models.checkpoint import INDEX, WEIGHTS
 from unmask.models.tokens import QWEN2, Pieces, byte_level
 
-from .small import LLADA, MICRO, RECORDED, logits, split, write
+from .small import LLADA, MICRO, RECORDED, logits, split, weights, write
 from .test_tokens import MERGES, SPECIALS
 
 CASES = 320  # of each chunk
@@ -60,8 +61,9 @@ FIELDS = (  # which some family reads
     "dtype torch_dtype rope_scaling rope_parameters rope_theta head_dim use_sliding_window mask_token_id eos_token_id "
     "pad_token_id position places limit norm tied condition head_width kv_heads weight_tying include_qkv_bias "
     "mlp_ratio scale_logits time_conditioning time_input absent_mask logit_scale embedding_size tie_word_embeddings "
-    "rms_norm_eps"
+    "rms_norm_eps bits"
 ).split()
+EIGHT = {**MICRO["native"], "bits": 8}
 Case = tuple[Path, dict[str, Any], str]  # a directory, options of load, what was done to it
 
 
@@ -157,6 +159,7 @@ def configs(home: Path) -> list[tuple[Path, dict[str, Any]]]:
         "rotary": MICRO["native"] | {"position": "rotary", "tied": True, "kv_heads": 1},
     }
     found = [(write(home / name, config), dict(config)) for name, config in made.items()]
+    found.append((write(home / "eight", EIGHT, pack(weights(MICRO["native"]))), dict(EIGHT)))
     for name in ("llada", "dream", "open_dcoder", "mdlm"):
         directory = home / f"recorded {name}"
         directory.mkdir()
@@ -196,8 +199,15 @@ def config_bytes(home: Path) -> Callable[[Random], Case]:
 
 
 def header_values(home: Path) -> Callable[[Random], Case]:
+    return headers(write(home / "llada"))
+
+
+def header_values_of_8_bits(home: Path) -> Callable[[Random], Case]:
+    return headers(write(home / "eight", EIGHT, pack(weights(MICRO["native"]))))
+
+
+def headers(directory: Path) -> Callable[[Random], Case]:
     """The header of a file of weights, well formed but wrong."""
-    directory = write(home / "llada")
     data = (directory / WEIGHTS).read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
     table = json.loads(data[8:end])
@@ -317,6 +327,7 @@ CHUNKS = [
     *((config_values, seed) for seed in range(3)),
     (config_bytes, 0),
     *((header_values, seed) for seed in range(2)),
+    (header_values_of_8_bits, 0),
     (file_bytes, 0),
     (index, 0),
     *((tokenizers, seed) for seed in range(2)),

@@ -32,7 +32,24 @@ def sudoku(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float3
     return from_directory(WEIGHTS / "sudoku", torch.device(device), dtype, name="sudoku")
 
 
-MODELS: dict[str, Callable[..., Denoiser]] = {"table": words, "random": random, "sudoku": sudoku}
+def countdown(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
+    """Countdown with 3 to 5 numbers: a problem and its equations in fixed columns, trained on random ones."""
+    return from_directory(WEIGHTS / "countdown", torch.device(device), dtype, name="countdown")
+
+
+def text(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
+    """English prose of up to 512 tokens, trained on Wikipedia."""
+    return from_directory(WEIGHTS / "text", torch.device(device), dtype, name="text")
+
+
+EMBEDDED = ("sudoku", "countdown", "text")  # names of the models in WEIGHTS
+MODELS: dict[str, Callable[..., Denoiser]] = {
+    "sudoku": sudoku,
+    "countdown": countdown,
+    "text": text,
+    "table": words,
+    "random": random,
+}
 
 
 def load(

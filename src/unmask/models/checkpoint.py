@@ -7,22 +7,26 @@ the shape that the config promises before any memory is taken.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from unmask import memory
 from unmask.errors import ModelError
+from unmask.models import bits
 from unmask.models.family import Blueprint
 from unmask.models.network import Network, empty
 
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+WHOLE = {"I8": torch.int8}  # of matrices with scales
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MOST_BYTES = 256 * 2**20  # of a file that is read whole: the largest tokenizer.json is a tenth of it
@@ -39,7 +43,7 @@ class Tensors:
     types: Mapping[str, str]
 
     def bytes(self, name: str) -> int:
-        return torch.Size(self.shapes[name]).numel() * TYPES[self.types[name]].itemsize
+        return torch.Size(self.shapes[name]).numel() * (TYPES | WHOLE)[self.types[name]].itemsize
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -175,34 +179,36 @@ def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
 
 
 def fit(plan: Blueprint, tensors: Tensors) -> None:
-    """Refuse a checkpoint unless every tensor is there, known, of the right shape and of a float type."""
-    missing = [name for name in plan.slots if name not in tensors.files]
-    strange = [name for name in tensors.files if name not in {**plan.slots, **plan.copies} and name not in plan.buffers]
+    """Refuse a checkpoint unless every tensor is there, known, of the right shape and of a type that fits."""
+    expected = tensor_shapes(plan)
+    missing = [name for name in expected if name not in tensors.files]
+    strange = [name for name in tensors.files if name not in {**expected, **plan.copies} and name not in plan.buffers]
     if missing:
         raise ModelError(
             f"{len(missing)} tensors are missing: {_some(missing)}", "the checkpoint or its config is damaged"
         )
     if strange:
         raise ModelError(f"{len(strange)} tensors are unexpected: {_some(strange)}", "the config is of another model")
-    expected = tensor_shapes(plan)
-    for name in plan.slots:
+    for name in expected:
         if tensors.shapes[name] != expected[name]:
             shape, wanted = (
                 " × ".join(map(str, sizes[:9])) or "a number" for sizes in (tensors.shapes[name], expected[name])
             )
             raise ModelError(f"{name} is {shape}, by the config it must be {wanted}", "one of them is damaged")
-        if tensors.types[name] not in TYPES:
-            raise ModelError(f"{name} has the type {tensors.types[name]}", f"only {', '.join(TYPES)} are loaded")
+        types = WHOLE if name in plan.scales else TYPES
+        if tensors.types[name] not in types:
+            raise ModelError(f"{name} has the type {tensors.types[name]}", f"only {', '.join(types)} are loaded")
 
 
 def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
     """The shape that every tensor of such a checkpoint has."""
     with torch.device("meta"):
         parameters = dict(Network(plan.shape).named_parameters())
-    return {
+    shapes = {
         name: (slot.rows or parameters[slot.parameter].shape[0], *parameters[slot.parameter].shape[1:])
         for name, slot in plan.slots.items()
     }
+    return shapes | {scale: shapes[name][:1] for name, scale in plan.scales.items()}
 
 
 def fill(
@@ -219,33 +225,47 @@ def fill(
             "take a smaller dtype or another device",
         )
     _check_copies(plan, tensors)
+    scales = {name: bits.finite(name, _read(tensors, scale)) for name, scale in plan.scales.items()}
     network = empty(plan.shape, device, dtype)
     parameters = dict(network.named_parameters())
     done, total = 0, sum(map(tensors.bytes, slots))
     for path in dict.fromkeys(tensors.files[name] for name in slots):
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in (name for name in slots if tensors.files[name] == path):
-                    slot, place = slots[name], parameters[slots[name].parameter]
-                    place[slot.start : slot.start + (slot.rows or len(place))].copy_(file.get_tensor(name))
-                    done += tensors.bytes(name)
-                    if progress is not None:
-                        progress(done, total)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"cannot read {path.name}", said(error)) from None
+        with _opened(path) as file:
+            for name in (name for name in slots if tensors.files[name] == path):
+                slot, whole = slots[name], parameters[slots[name].parameter]
+                place = whole[slot.start : slot.start + (slot.rows or len(whole))]
+                if name in scales:
+                    bits.put(place, file.get_tensor(name), scales[name])
+                else:
+                    place.copy_(file.get_tensor(name))
+                done += tensors.bytes(name)
+                if progress is not None:
+                    progress(done, total)
     return network
 
 
 def _check_copies(plan: Blueprint, tensors: Tensors) -> None:
     """Refuse a second tensor that the config says is the same, and that is not."""
     for name, original in plan.copies.items():
-        if name in tensors.files:
-            pair = []
-            for one in (name, original):
-                with safe_open(tensors.files[one], framework="pt") as file:
-                    pair.append(file.get_tensor(one))
-            if not torch.equal(*pair):
-                raise ModelError(f"{name} differs from {original}, to which the config ties it", "one is damaged")
+        if name in tensors.files and not torch.equal(_read(tensors, name), _read(tensors, original)):
+            raise ModelError(f"{name} differs from {original}, to which the config ties it", "one is damaged")
+
+
+def _read(tensors: Tensors, name: str) -> Tensor:
+    """One tensor, on the host."""
+    with _opened(tensors.files[name]) as file:
+        found: Tensor = file.get_tensor(name)
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file to take tensors from."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"cannot read {path.name}", said(error)) from None
 
 
 def said(error: BaseException) -> str:

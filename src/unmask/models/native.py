@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from unmask.errors import ModelError
+from unmask.models.bits import SCALE
 from unmask.models.family import MOST, Blueprint, Config, Family, Slot
 from unmask.models.mdlm import log_linear
 from unmask.models.network import Network, Shape
@@ -17,10 +18,11 @@ from unmask.models.network import Network, Shape
 SIZES = {"vocabulary": "vocabulary", "width": "width", "layers": "layers", "heads": "heads", "inner": "width"}
 CHOICES = {"norm": ("rms", "layer"), "position": ("rotary", "learned", "grid")}
 FLAGS = ("qkv_bias", "bias", "qk_norm", "gated", "mlp_bias", "tied", "head_bias")
+BITS = (8, 16)  # of a matrix's weights: whole numbers with scales, or floats of any type
 
 
 def read(config: Config) -> Blueprint:
-    """Fields of Shape by their names, the special ids, `limit`, `time_input` and `absent_mask`."""
+    """Fields of Shape by their names, the special ids, `limit`, `time_input`, `absent_mask` and `bits`."""
     usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Shape)}
     given: dict[str, Any] = {name: config.integer(name, kind) for name, kind in SIZES.items()}
     given |= {name: config.flag(name, bool(usual[name])) for name in FLAGS}
@@ -44,15 +46,19 @@ def read(config: Config) -> Blueprint:
     limit = config.integer("limit", "length", longest)
     if limit > longest:
         raise ModelError(f"config.json: limit is {limit}", f"there are positions for {longest}")
+    bits = 16 if config.values.get("bits") is None else config.values["bits"]
+    if type(bits) is not int or bits not in BITS:
+        raise ModelError(f"config.json: bits is {reprlib.repr(bits)}", f"choose from {', '.join(map(str, BITS))}")
     with torch.device("meta"):
-        names = [name for name, _ in Network(shape).named_parameters()]
+        dims = {name: parameter.dim() for name, parameter in Network(shape).named_parameters()}
     return Blueprint(
         shape,
-        {name: Slot(name) for name in names},
+        {name: Slot(name) for name in dims},
         limit=limit,
         mask=config.token("mask_token_id", shape.vocabulary),
         eos=config.tokens("eos_token_id", shape.vocabulary),
         pad=config.token("pad_token_id", shape.vocabulary),
+        scales={name: name + SCALE for name, dim in dims.items() if dim == 2} if bits == 8 else {},
         subs=config.flag("absent_mask", True),
         noise=log_linear if shape.condition and config.flag("time_input") else None,
     )

@@ -7,32 +7,36 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unmask.errors import InputError, ModelError
+from unmask.errors import InputError, ModelError, unknown
 from unmask.models.mdlm import log_linear
 from unmask.models.network import Network, empty
-from unmask.train.process import SCHEDULES, masked, objective, times
+from unmask.train.optim import OPTIMIZERS, Optimizer
+from unmask.train.plot import PLOT, draw
+from unmask.train.process import SCHEDULES, WEIGHTINGS, masked, objective, times
 
 LOG, STATE = "log.jsonl", "state.safetensors"
+Numbers = np.ndarray[Any, Any]
 Tell = Callable[[dict[str, Any]], None]
 
 
 class Source(Protocol):
     """Where training tokens come from."""
 
-    def batch(self, number: int, size: int) -> tuple[Tensor, Tensor]:
-        """Clean tokens [size, L] int64 and which of them may be masked [size, L]; a pure function of its number."""
+    def batch(self, number: int, size: int) -> tuple[Numbers, Numbers]:
+        """Clean tokens [size, L] and which columns may be masked [L] bool; a pure function of its number."""
         ...
 
     def validate(self, network: Network) -> dict[str, float]:
@@ -47,13 +51,15 @@ class Plan:
     steps: int | None = None
     seconds: float | None = None
     batch: int = 1024
-    rate: float = 1e-3  # the highest; it rises over `warmup` steps and falls as a cosine to a hundredth
+    optimizer: str = "muon"
+    rate: float = 5e-3  # the highest; it rises over `warmup` steps and falls as a cosine to a hundredth
     warmup: int = 200
     decay: float = 0.01  # of weights, for matrices only
     clip: float = 1.0  # of the gradient's norm
     average: float = 0.9995  # of the moving average of weights, which is what is kept
     schedule: str = "linear"
     weighting: str = "even"
+    tilt: float = 0.0  # times are drawn with a density that grows as t to this power: 1 has more of many masks
     seed: int = 0
     half: bool = False  # bf16 matrix products
     compile: bool = False
@@ -64,6 +70,11 @@ class Plan:
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:
             raise InputError("training has no end", "give steps or seconds")
+        for name, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("weighting", WEIGHTINGS)):
+            if getattr(self, name) not in choices:
+                raise unknown(name, getattr(self, name), choices)
+        if self.tilt and self.weighting == "nelbo":
+            raise InputError("tilt has no place in the NELBO", "leave it out, or weight evenly")
 
     def progress(self, step: int, seconds: float) -> float:
         """How much of it is done, from 0 to 1."""
@@ -97,7 +108,7 @@ class _Run:
 
     network: Network
     averages: list[Tensor]
-    optimizer: torch.optim.AdamW
+    optimizer: Optimizer
     step: int = 0
     seconds: float = 0.0
 
@@ -118,7 +129,7 @@ def train(
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = _begin(network, plan, directory)
-    losses: Callable[..., Tensor] = torch.compile(_Losses(network)) if plan.compile else _Losses(network)
+    losses: Callable[..., Tensor] = torch.compile(_Losses(network), dynamic=False) if plan.compile else _Losses(network)
     device = network.embed.weight.device
     generator = torch.Generator(device)
     began, checked = time.perf_counter() - run.seconds, run.seconds
@@ -135,7 +146,8 @@ def train(
             if progress >= 1:
                 break
             generator.manual_seed((plan.seed * 1_000_003 + run.step) % 2**32)  # so that a resumed run goes the same way
-            loss, norm = _step(run, losses, clean.to(device), open.to(device), plan, generator, mask, progress)
+            tokens, free = (torch.from_numpy(part).to(device) for part in (clean, open))
+            loss, norm = _step(run, losses, tokens.long(), free.expand_as(tokens), plan, generator, mask, progress)
             run.step += 1
             run.seconds = time.perf_counter() - began
             if run.step % plan.log == 0 or run.step == 1:
@@ -151,7 +163,17 @@ def train(
                 began += time.perf_counter() - pause  # validation is no training
                 checked = run.seconds
         _keep(run, source, directory, save, say)
+    draw(read_log(directory), directory / PLOT)
     return _averaged(run)
+
+
+def read_log(directory: Path) -> list[dict[str, Any]]:
+    """The events of a training, of all its runs; a last line that was cut off is left out."""
+    events = []
+    for line in (directory / LOG).read_text(encoding="utf-8").splitlines():
+        with suppress(ValueError):
+            events.append(json.loads(line))
+    return events
 
 
 def _step(
@@ -166,9 +188,9 @@ def _step(
 ) -> tuple[Tensor, Tensor]:
     """One step of the optimiser; its loss and the gradient's norm, still on the device."""
     schedule = SCHEDULES[plan.schedule]
-    when = times(len(clean), generator)
+    when = times(len(clean), generator, plan.tilt)
     hide = masked(open, when, schedule, generator)
-    columns = torch.arange(clean.shape[1], device=clean.device).expand_as(clean)
+    columns = torch.arange(clean.shape[1], device=clean.device)[None]
     sigma = log_linear(when) if run.network.shape.condition else None
     cast = torch.autocast(clean.device.type, torch.bfloat16) if plan.half else nullcontext()
     with cast:
@@ -177,10 +199,7 @@ def _step(
     loss.backward()  # type: ignore[no-untyped-call]
     parameters = list(run.network.parameters())
     norm = nn.utils.clip_grad_norm_(parameters, plan.clip)
-    for group in run.optimizer.param_groups:
-        group["lr"] = plan.rate_at(run.step, progress)
-    run.optimizer.step()
-    run.optimizer.zero_grad(set_to_none=True)
+    run.optimizer.step(plan.rate_at(run.step, progress))
     with torch.no_grad():
         share = 1 - min(plan.average, (run.step + 1) / (run.step + 10))  # early on the average follows quickly
         torch._foreach_lerp_(run.averages, [p.detach() for p in parameters], share)
@@ -193,11 +212,7 @@ def _step(
 def _begin(network: Network, plan: Plan, directory: Path) -> _Run:
     """From the state that is there, or from the network's own weights."""
     network.requires_grad_(True).train()
-    matrices = [p for p in network.parameters() if p.dim() > 1]
-    others = [p for p in network.parameters() if p.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": plan.decay}, {"params": others, "weight_decay": 0.0}]
-    fused = network.embed.weight.device.type == "cuda"
-    optimizer = torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.98), fused=fused)
+    optimizer = Optimizer(network, plan.optimizer, plan.decay)
     run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer)
     path = directory / STATE
     if path.exists():
@@ -218,11 +233,8 @@ def _resume(run: _Run, path: Path) -> None:
             raise ModelError(f"{path.name} is of another network: {name} differs", "give another directory")
         weight.data.copy_(kept[f"weight.{name}"])
         average.copy_(kept[f"average.{name}"])
-        if f"first.{name}" in kept:
-            moments = {"exp_avg": kept[f"first.{name}"], "exp_avg_sq": kept[f"second.{name}"], "step": kept["step"]}
-            device = {key: value.to(weight.device) for key, value in moments.items()}
-            run.optimizer.state[weight] = {**device, "step": kept["step"].float()}
     run.step, run.seconds = int(kept["step"]), float(kept["seconds"])
+    run.optimizer.restore(kept, run.step)
 
 
 def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Network], None], say: Tell) -> None:
@@ -230,9 +242,7 @@ def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Netw
     kept = {"step": torch.tensor(run.step), "seconds": torch.tensor(run.seconds)}
     for (name, weight), average in zip(run.network.named_parameters(), run.averages, strict=True):
         kept |= {f"weight.{name}": weight.detach().cpu(), f"average.{name}": average.cpu()}
-        moments = run.optimizer.state.get(weight, {})
-        if moments:
-            kept |= {f"first.{name}": moments["exp_avg"].cpu(), f"second.{name}": moments["exp_avg_sq"].cpu()}
+    kept |= {name: tensor.cpu() for name, tensor in run.optimizer.state().items()}
     save_file({name: tensor.contiguous() for name, tensor in kept.items()}, directory / f"{STATE}.new")
     (directory / f"{STATE}.new").rename(directory / STATE)  # never half a state
     network = _averaged(run)
@@ -257,14 +267,16 @@ class _Ahead:
     def __init__(self, source: Source, plan: Plan, first: int) -> None:
         self.source, self.plan, self.next = source, plan, first
         fresh = get_context("spawn")  # a fork would share the state of CUDA
-        self.pool: Executor = ProcessPoolExecutor(plan.workers, fresh) if plan.workers else ThreadPoolExecutor(1)
+        self.pool: Executor = ThreadPoolExecutor(1)
+        if plan.workers:  # one thread each, or they would get into each other's way
+            self.pool = ProcessPoolExecutor(plan.workers, fresh, torch.set_num_threads, (1,))
         self.depth = 2 + 3 * plan.workers
-        self.waiting: list[Future[tuple[Tensor, Tensor]]] = []
+        self.waiting: list[Future[tuple[Numbers, Numbers]]] = []
 
-    def __enter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __enter__(self) -> Iterator[tuple[Numbers, Numbers]]:
         return self._batches()
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self) -> Iterator[tuple[Numbers, Numbers]]:
         while True:
             while len(self.waiting) < self.depth:
                 number = self.plan.seed * 2**32 + self.next

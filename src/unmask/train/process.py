@@ -33,10 +33,14 @@ WEIGHTINGS = ("nelbo", "even")  # even: every masked token counts the same, what
 SOONEST = 1e-3  # the smallest time: below it next to nothing is masked, and the weight has no bound
 
 
-def times(count: int, generator: torch.Generator) -> Tensor:  # [count] float32 on the generator's device
-    """One time in each of `count` equal parts of the unit interval: less noise than independent ones."""
+def times(count: int, generator: torch.Generator, tilt: float = 0.0) -> Tensor:  # [count] float32, generator's device
+    """One time in each of `count` equally likely parts of the unit interval: less noise than independent ones.
+
+    Their density is t to the power `tilt`: even for 0.
+    """
     within = torch.rand(count, generator=generator, device=generator.device)
-    return ((torch.arange(count, device=generator.device) + within) / count).clamp(min=SOONEST)
+    even = (torch.arange(count, device=generator.device) + within) / count
+    return even.pow(1 / (1 + tilt)).clamp(min=SOONEST)
 
 
 def masked(open: Tensor, time: Tensor, schedule: Schedule, generator: torch.Generator) -> Tensor:  # [B, L] bool

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from unmask import evaluate
 from unmask.models.network import Network
@@ -15,10 +13,11 @@ from unmask.models.text import Characters
 from unmask.models.transformer import Transformer
 from unmask.recipe import Recipe
 from unmask.state import Vocab
-from unmask.sudoku import puzzle
+from unmask.sudoku import MASK, puzzle
 from unmask.train.grids import grids
+from unmask.train.loop import Numbers
+from unmask.train.task import Options, Task
 
-MASK = 9  # digits 1 to 9 are the tokens 0 to 8
 CONFIG = {
     "model_type": "unmask",
     "vocabulary": 10,
@@ -36,6 +35,11 @@ CONFIG = {
 }
 
 
+def task(options: Options) -> Task:
+    options.only("sudoku")
+    return Task(Grids(held=options.held), CONFIG, MASK)
+
+
 @dataclass(frozen=True)
 class Grids:
     """Full grids without end, and `held` puzzles of each number of clues to validate on, from other grids."""
@@ -44,17 +48,15 @@ class Grids:
     held: int = 256
     puzzles: dict[int, list[list[int]]] = field(default_factory=dict)
 
-    def batch(self, number: int, size: int) -> tuple[Tensor, Tensor]:
-        made = grids(size, np.random.default_rng([number, 1]))
-        tokens = torch.from_numpy(made).long() - 1
-        return tokens, torch.ones_like(tokens, dtype=torch.bool)
+    def batch(self, number: int, size: int) -> tuple[Numbers, Numbers]:
+        return grids(size, np.random.default_rng([number, 1])) - 1, np.ones(81, dtype=bool)
 
     def validate(self, network: Network) -> dict[str, float]:
         """The share of puzzles that confidence order solves at temperature 0, one cell a step."""
         model = as_denoiser(network)
         found = {}
         for clues in self.clues:
-            rows = evaluate.run(model, self._held_out(clues), Recipe(sampler="confidence"))
+            rows = evaluate.run("sudoku", model, self._held_out(clues), Recipe(sampler="confidence"))
             found[f"solved_{clues}"] = sum(row.strict for row in rows) / len(rows)
         return found
 

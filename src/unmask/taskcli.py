@@ -1,0 +1,191 @@
+"""The command line's half for puzzles and texts: solve one, or measure a model on a file of them, make more."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from unmask import corpus, countdown, evaluate, flags, show, sudoku
+from unmask.decode import decode_batch
+from unmask.errors import InputError, unknown
+from unmask.evaluate import KINDS
+from unmask.models import Denoiser, load
+from unmask.models.tokens import Pieces
+from unmask.models.transformer import Transformer
+from unmask.train import text
+from unmask.train.grids import grids
+from unmask.train.problems import problems
+
+Namespace = argparse.Namespace
+TASKS = (*KINDS, "text")
+
+
+def run_solve(args: Namespace) -> int:
+    """Solve a puzzle with the embedded model; the exit status is 1 where its answer is wrong."""
+    recipe = flags.to_recipe(args)
+    given = _given(args.puzzle)
+    name = "countdown" if "," in given else "sudoku"
+    kind = KINDS[name]
+    puzzle = kind.parse(given)
+    kind.check(puzzle)
+    model = load(args.model or name, args.device)
+    with show.following() as watch:
+        canvases = [kind.canvas(puzzle)]
+        found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)[0]
+    answer = kind.answer(found.tokens)
+    wrong = kind.fault(answer, puzzle)
+    if args.json:
+        said = {"puzzle": kind.write(puzzle), "answer": answer, "valid": wrong is None, "fault": wrong}
+        print(json.dumps({**said, **found.to_dict()}))
+    else:
+        print(show.board(list(map(int, answer))) if name == "sudoku" else answer)
+        print("solved" if wrong is None else f"not solved: {wrong}")
+        print(show.cost(found))
+    return 0 if wrong is None else 1
+
+
+def _given(puzzle: str) -> str:
+    """A puzzle as it is, from a file, or from standard input."""
+    return corpus.read(puzzle) if puzzle == "-" or (len(puzzle) < 81 and Path(puzzle).is_file()) else puzzle
+
+
+def add_solve(parser: argparse.ArgumentParser) -> None:
+    about = "a Sudoku of 81 characters, . or 0 for a blank; a countdown, target last; a file; - reads standard input"
+    parser.add_argument("puzzle", metavar="PUZZLE", help=about)
+    parser.add_argument("--model", metavar="NAME", help="a directory with a model of your own instead")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
+    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
+    flags.add(parser)
+
+
+def run_eval(args: Namespace) -> None:
+    """Decode a file of puzzles and say how many are solved; of text, how many bits a byte costs."""
+    if args.task not in TASKS:
+        raise unknown("task", args.task, TASKS)
+    if args.limit is not None and args.limit < 1:
+        raise InputError(f"limit is {args.limit}", "it must be at least 1")
+    if args.task == "text":
+        _eval_text(args)
+        return
+    recipe = flags.to_recipe(args)
+    puzzles = KINDS[args.task].read(args.data, args.limit)
+    model = load(args.model or args.task, args.device)
+    began = time.perf_counter()
+    with show.progress() as bar:
+        task = bar.add_task(f"{len(puzzles)} puzzles", total=len(puzzles))
+        rows = evaluate.run(args.task, model, puzzles, recipe, lambda done, total: bar.update(task, completed=done))
+    found = evaluate.summary(rows, began)
+    _keep(args.rows, [vars(row) for row in rows])
+    if args.json:
+        print(json.dumps(_about(args, model) | found | {"recipe": recipe.to_dict()}))
+    else:
+        print(show.measured(found))
+
+
+def _eval_text(args: Namespace) -> None:
+    flags.none(args, "text, whose NELBO needs no decoding")
+    model = load(args.model or "text", args.device)
+    if not isinstance(model, Transformer) or not isinstance(model.tokenizer, Pieces) or not model.network.shape.tied:
+        raise InputError(f"{model.name} is no model that `unmask train text` made", "give such a model")
+    words = model.tokenizer.fast
+    began = time.perf_counter()
+    rows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
+    with show.progress() as bar:
+        task = bar.add_task(f"{len(rows)} windows", total=len(rows))
+        each = text.nelbo(model.network, rows, tell=lambda done: bar.update(task, completed=done))
+    sizes = text.widths(words)[rows].sum(1)
+    middle, low, high = text.bits_per_byte(each, sizes)
+    pairs = zip(each.tolist(), sizes.tolist(), strict=True)
+    _keep(args.rows, [{"window": n, "nats": nats, "bytes": size} for n, (nats, size) in enumerate(pairs)])
+    found = {"n": len(rows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
+    found |= {"evaluations": len(rows) * text.DRAWS, "seconds": time.perf_counter() - began}
+    if args.json:
+        print(json.dumps(_about(args, model) | found))
+    else:
+        print(f"{middle:.4f} bits a byte ({low:.4f}–{high:.4f}) · {len(rows)} windows · {found['seconds']:.1f} s")
+
+
+def _about(args: Namespace, model: Denoiser) -> dict[str, Any]:
+    return {"task": args.task, "model": model.name, "data": args.data}
+
+
+def _keep(path: str | None, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows as JSON lines, where a file is given."""
+    if path is not None:
+        _write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _write(path: str, content: str) -> None:
+    try:
+        Path(path).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path!r}", str(error.strerror)) from None
+
+
+def add_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", metavar="TASK", help=", ".join(TASKS))
+    about = "sudoku: a field of 81 characters on each line; countdown: lines like 15,44,79,50, or JSON lines with them"
+    parser.add_argument("--data", required=True, metavar="FILE", help=f"{about} as `input`; text: documents")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N puzzles, or windows of text")
+    parser.add_argument("--rows", metavar="FILE", help="write every answer to this file (JSONL)")
+    parser.add_argument("--model", metavar="NAME", help="a directory with a model of your own instead")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
+    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    flags.add(parser)
+
+
+def run_puzzles(args: Namespace) -> None:
+    """Make puzzles that no training has seen, or text of them to count tokens in."""
+    if args.task not in KINDS:
+        raise unknown("task", args.task, KINDS)
+    for name in ("count", "clues", "numbers"):
+        value, (least, most) = getattr(args, name), BOUNDS[name]
+        if not least <= value <= most:
+            raise InputError(f"{name} is {value}", f"it must be from {least} to {most}")
+    dice = np.random.default_rng([args.seed, PUZZLES])
+    lines = _boards(args, dice) if args.task == "sudoku" else _problems(args, dice)
+    with show.progress() as bar:
+        text = "".join(f"{line}\n" for line in bar.track(lines, args.count, description="making"))
+    if args.output is None:
+        print(text, end="")
+    else:
+        _write(args.output, text)
+
+
+PUZZLES = 7  # a stream of random numbers that training does not use
+BOUNDS = {"count": (1, 10**7), "clues": (17, 81), "numbers": (countdown.LEAST, countdown.MOST)}
+
+
+def _boards(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
+    order = Random(args.seed)
+    for grid in grids(args.count, dice).tolist():
+        yield sudoku.write(grid) if args.solved else sudoku.write(sudoku.puzzle(grid, args.clues, order))
+
+
+def _problems(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
+    for row in problems(args.count, args.numbers, dice).tolist():
+        said = "".join(countdown.ALPHABET[token] for token in row)
+        numbers, target = said[:14].replace(" ", ""), said[15:17].strip()
+        example = {"input": f"{numbers},{target}", "output": countdown.answer(row)}
+        yield said if args.solved else json.dumps(example)
+
+
+def add_puzzles(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", metavar="TASK", help=" or ".join(KINDS))
+    parser.add_argument("--count", type=int, default=100, metavar="N", help="how many [100]")
+    about = "sudoku: as few as that, where one solution is left [28]"
+    parser.add_argument("--clues", type=int, default=28, metavar="N", help=about)
+    parser.add_argument("--numbers", type=int, default=4, metavar="N", help="countdown: of each problem, 3 to 5 [4]")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="equal seeds give equal puzzles [0]")
+    parser.add_argument("--solved", action="store_true", help="full rows as the model reads them, for `frequencies`")
+    parser.add_argument("-o", "--output", metavar="FILE", help="instead of printing them")

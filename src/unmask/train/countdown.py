@@ -1,0 +1,98 @@
+"""Training a countdown model: problems with answers as tokens, its network, and how many problems it solves."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unmask import countdown, evaluate
+from unmask.countdown import ALPHABET, EQUATION, HEAD, LEAST, MASK, MOST, Problem
+from unmask.models.network import Network
+from unmask.models.text import Characters
+from unmask.models.transformer import Transformer
+from unmask.recipe import Recipe
+from unmask.state import Vocab
+from unmask.train.loop import Numbers
+from unmask.train.problems import keys, problems
+from unmask.train.task import Options, Task
+
+LONGEST = countdown.columns(MOST)
+CONFIG = {
+    "model_type": "unmask",
+    "vocabulary": len(ALPHABET) + 1,
+    "width": 320,
+    "layers": 8,
+    "heads": 5,
+    "inner": 856,
+    "position": "learned",
+    "places": LONGEST,
+    "limit": LONGEST,
+    "qk_norm": True,
+    "mask_token_id": MASK,
+    "alphabet": ALPHABET,
+    "torch_dtype": "float32",
+}
+SHARES = {3: 0.1, 4: 0.7, 5: 0.2}  # of batches, by how many numbers their problems have
+TRAINED, HELD = 4, 5  # streams of random numbers
+
+
+def task(options: Options) -> Task:
+    options.only("countdown", "exclude")
+    return Task(Problems.without(options.exclude, options.held), CONFIG, MASK, {"tilt": 1.0}, begin=place)
+
+
+@dataclass(frozen=True)
+class Problems:
+    """Problems without end, none of which is in `excluded`; and `held` others of each size to validate on."""
+
+    excluded: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # keys, sorted
+    files: tuple[tuple[str, str], ...] = ()  # name and SHA-256 of the files they are from
+    held: int = 256
+
+    @classmethod
+    def without(cls, paths: tuple[str, ...], held: int) -> Problems:
+        """Leave out the problems of these files."""
+        found = [problem for path in paths for problem in evaluate.read_problems(path)]
+        files = tuple((Path(path).name, hashlib.sha256(Path(path).read_bytes()).hexdigest()) for path in paths)
+        return cls(keys(found), files, held)
+
+    def batch(self, number: int, size: int) -> tuple[Numbers, Numbers]:
+        dice = np.random.default_rng([number, TRAINED])
+        many = int(dice.choice(list(SHARES), p=list(SHARES.values())))
+        tokens = problems(size, many, dice, self.excluded)
+        return tokens, np.arange(tokens.shape[1]) >= HEAD
+
+    def validate(self, network: Network) -> dict[str, float]:
+        """The share of problems that confidence order solves at temperature 0, one token a step."""
+        model, found = as_denoiser(network), {}
+        for many in range(LEAST, MOST + 1):
+            tokens = problems(self.held, many, np.random.default_rng([many, HELD]), self.excluded)
+            rows = evaluate.run("countdown", model, [_problem(row) for row in tokens.tolist()], Recipe("confidence"))
+            found[f"solved_{many}"] = sum(row.strict for row in rows) / len(rows)
+        return found
+
+
+def _problem(tokens: list[int]) -> Problem:
+    head = "".join(ALPHABET[token] for token in tokens[:HEAD])
+    return countdown.parse(f"{head[:14].strip()},{head[15:17]}")
+
+
+def place(network: Network) -> None:
+    """Columns that mean the same begin alike: which number or equation, plus which column of it."""
+    generator = torch.Generator().manual_seed(0)
+    width = network.shape.width
+    which, within = torch.randn(2, 16, width, generator=generator)
+    table = torch.empty(LONGEST, width)
+    for column in range(LONGEST):
+        number, digit = divmod(column, 3) if column < HEAD else divmod(column - HEAD + 6 * EQUATION, EQUATION)
+        table[column] = which[number] + (within[digit] if column >= HEAD else which[15 - digit])
+    network.place.weight.data.copy_(table / 2**0.5)
+
+
+def as_denoiser(network: Network) -> Transformer:
+    """The network as a model of problems and answers."""
+    return Transformer(network, Vocab(MASK), Characters(ALPHABET), name="countdown", limit=LONGEST, absent=(MASK,))

@@ -1,0 +1,42 @@
+"""Task: what `unmask train` needs to know of a model, and the options that tasks take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import InputError
+from unmask.models.network import Network
+from unmask.train.loop import Source
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may say about the data of a task; a task refuses what it has no use for."""
+
+    directory: Path
+    held: int = 256  # examples to validate on, of each kind
+    exclude: tuple[str, ...] = ()  # files of problems that must not be trained on
+    corpus: tuple[str, ...] = ()  # text files to train on
+    heldout: str | None = None  # a text file to validate on
+    tokenizer: str | None = None  # a tokenizer.json instead of one made of the corpus
+
+    def only(self, task: str, *names: str) -> None:
+        """Refuse what other tasks take."""
+        for name in ("exclude", "corpus", "heldout", "tokenizer"):
+            if getattr(self, name) and name not in names:
+                raise InputError(f"--{name} has no effect on {task}", "leave it out")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model to train."""
+
+    source: Source
+    config: Mapping[str, Any]  # config.json of the model
+    mask: int
+    plan: Mapping[str, Any] = field(default_factory=dict)  # fields of Plan that suit it
+    files: Mapping[str, str] = field(default_factory=dict)  # what the model's directory holds besides
+    begin: Callable[[Network], None] = lambda network: None  # sets weights that random ones do not suit

@@ -1,0 +1,248 @@
+"""Training a model of prose: text files -> a tokenizer, packed tokens, windows of them; and its bits per byte.
+
+A text file holds documents with a blank line between them; it may be compressed with xz or gzip. In the packed tokens
+every document ends with the token <|endoftext|>.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from unmask.errors import InputError
+from unmask.models.network import Network
+from unmask.train.loop import Numbers
+from unmask.train.process import SCHEDULES, masked, times
+from unmask.train.task import Options, Task
+
+END, MASK = 0, 1
+LENGTH = 512
+CONFIG = {
+    "model_type": "unmask",
+    "vocabulary": 8192,
+    "width": 384,
+    "layers": 8,
+    "heads": 6,
+    "inner": 1024,
+    "tied": True,
+    "logit_scale": 384**-0.5,
+    "qk_norm": True,
+    "limit": LENGTH,
+    "mask_token_id": MASK,
+    "eos_token_id": END,
+    "pad_token_id": END,
+    "torch_dtype": "float32",
+}
+PLAN = {"weighting": "nelbo", "batch": 128, "decay": 0.1}
+TOKENS = "tokens.npy"
+DRAWS, TOGETHER = 4, 32  # times at which a window is masked to measure it; windows through the network at a time
+TOKENIZER_BYTES = 2 * 10**8  # of the corpus make the tokenizer, evenly spread over its files
+Packed = NDArray[np.uint16]
+
+
+def task(options: Options) -> Task:
+    """The corpus is packed once, into the directory of the model."""
+    options.only("text", "corpus", "heldout", "tokenizer")
+    if not options.corpus or options.heldout is None:
+        raise InputError("text needs text to train and to validate on", "give --corpus FILE ... --heldout FILE")
+    directory = options.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    words = _tokenizer(options)
+    held = pack([options.heldout], words)
+    path = directory / TOKENS
+    if not path.exists():
+        np.save(directory / f"new.{TOKENS}", pack(options.corpus, words))
+        (directory / f"new.{TOKENS}").rename(path)
+    windows = Windows(str(path), held, widths(words), options.held)
+    return Task(windows, CONFIG, MASK, PLAN, {"tokenizer.json": words.to_str()})
+
+
+def _tokenizer(options: Options) -> Tokenizer:
+    given = options.tokenizer or options.directory / "tokenizer.json"
+    if options.tokenizer is None and not Path(given).exists():
+        return make_tokenizer(options.corpus, int(str(CONFIG["vocabulary"])))
+    try:
+        words = Tokenizer.from_file(str(given))
+    except Exception as error:  # the library raises nothing more special
+        raise InputError(f"{str(given)!r} is no tokenizer", str(error).splitlines()[0]) from None
+    if (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>")) != (END, MASK):
+        raise InputError(f"{str(given)!r} is no tokenizer of ours", "leave --tokenizer out, and one is made")
+    return words
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def documents(path: str) -> Iterator[str]:
+    """The documents of a file."""
+    some: list[str] = []
+    for line in _lines(path):
+        if line.strip():
+            some.append(line)
+        elif some:
+            yield "".join(some).rstrip("\n")
+            some = []
+    if some:
+        yield "".join(some).rstrip("\n")
+
+
+def _lines(path: str) -> Iterator[str]:
+    opens: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
+    found = False
+    try:
+        file: TextIO = opens.get(Path(path).suffix, open)(path, "rt", encoding="utf-8")
+        with file:
+            for line in file:
+                found = found or bool(line.strip())
+                yield line
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError(f"cannot read the text {path!r}", why) from None
+    if not found:
+        raise InputError(f"there is no text in {path!r}", "give files with text in them")
+
+
+def make_tokenizer(paths: Sequence[str], size: int) -> Tokenizer:
+    """A byte-level BPE of so many tokens, made of the corpus."""
+    words = Tokenizer(models.BPE())
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|endoftext|>", "<|mask|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    words.train_from_iterator(_some(paths), trainer)
+    return words
+
+
+def _some(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        left = TOKENIZER_BYTES // len(paths)
+        for text in documents(path):
+            yield text
+            left -= len(text)
+            if left < 0:
+                break
+
+
+def pack(paths: Sequence[str], words: Tokenizer) -> Packed:
+    """All documents as one row of tokens."""
+    words.encode_special_tokens = True  # text that spells a special token is text
+    parts: list[Packed] = []
+    for path in paths:
+        some: list[str] = []
+        for text in documents(path):
+            some.append(text)
+            if len(some) == 1000:
+                parts.append(_encoded(some, words))
+                some = []
+        if some:
+            parts.append(_encoded(some, words))
+    return np.concatenate(parts)
+
+
+def _encoded(texts: list[str], words: Tokenizer) -> Packed:
+    found = words.encode_batch_fast(texts, add_special_tokens=False)
+    return np.concatenate([np.array([*encoding.ids, END], dtype=np.uint16) for encoding in found])
+
+
+def widths(words: Tokenizer) -> NDArray[np.int64]:
+    """How many bytes of text each token stands for; special ones none."""
+    sizes = [
+        len(words.id_to_token(number) or "") for number in range(words.get_vocab_size())
+    ]  # a character for each byte
+    return np.array([0 if number in (END, MASK) else size for number, size in enumerate(sizes)])
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2)
+def _opened(path: str) -> Packed:
+    return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of packed tokens, from anywhere; and the bits per byte of held-out ones."""
+
+    path: str
+    held_out: Packed
+    widths: NDArray[np.int64]
+    held: int = 256  # windows to validate on
+    length: int = LENGTH
+
+    def batch(self, number: int, size: int) -> tuple[Numbers, Numbers]:
+        tokens = _opened(self.path)
+        if len(tokens) < self.length:
+            raise InputError(f"the corpus has {len(tokens)} tokens", f"a window has {self.length}: give more text")
+        starts = np.random.default_rng([number, 6]).integers(0, len(tokens) - self.length + 1, size)
+        return tokens[starts[:, None] + np.arange(self.length)].astype(np.int32), np.ones(self.length, dtype=bool)
+
+    def validate(self, network: Network) -> dict[str, float]:
+        rows = windows(self.held_out, self.length)[: self.held]
+        middle, low, high = bits_per_byte(nelbo(network, rows), self.widths[rows].sum(1))
+        return {"bits_per_byte": middle, "low": low, "high": high}
+
+
+def windows(tokens: Packed, length: int) -> NDArray[np.int64]:  # [N, length]
+    """Neighbouring windows; what is left over is left out."""
+    count = len(tokens) // length
+    if count == 0:
+        raise InputError(f"the held-out text has {len(tokens)} tokens", f"a window has {length}: give more text")
+    return tokens[: count * length].reshape(count, length).astype(np.int64)
+
+
+@torch.no_grad()
+def nelbo(
+    network: Network, rows: NDArray[np.int64], seed: int = 0, tell: Callable[[int], None] = lambda done: None
+) -> NDArray[np.float64]:  # [N]
+    """An estimate of each window's NELBO in nats.
+
+    Every window is masked at DRAWS times, one in each equal part of the unit interval, and all windows together spread
+    their times evenly over each part.
+    """
+    device, schedule = network.embed.weight.device, SCHEDULES["linear"]
+    generator = torch.Generator().manual_seed(seed)
+    each = times(len(rows) * DRAWS, generator).view(DRAWS, -1)
+    each = each.gather(1, torch.rand(each.shape, generator=generator).argsort(1)).mT  # [N, DRAWS]
+    found = []
+    for begin in range(0, len(rows), TOGETHER):
+        clean = torch.from_numpy(rows[begin : begin + TOGETHER]).to(device)
+        nats = torch.zeros(len(clean), dtype=torch.float64)
+        for when in each[begin : begin + TOGETHER].mT:
+            hide = masked(torch.ones(clean.shape, dtype=torch.bool), when, schedule, generator).to(device)
+            losses = log_loss(network, clean.masked_fill(hide, MASK), clean)
+            nats += (losses * hide).sum(1).double().cpu() * schedule.weight(when) / DRAWS
+        found.append(nats.numpy())
+        tell(begin + len(clean))
+    return np.concatenate(found)
+
+
+def bits_per_byte(nats: NDArray[np.float64], sizes: NDArray[np.int64]) -> tuple[float, float, float]:
+    """All nats over all bytes, in bits, with the 95 % interval that the spread over windows leaves."""
+    share = nats.sum() / sizes.sum()
+    spread = np.std(nats - share * sizes, ddof=1) * len(nats) ** 0.5 / sizes.sum() if len(nats) > 1 else np.nan
+    middle, half = float(share) / math.log(2), 1.96 * float(spread) / math.log(2)
+    return middle, middle - half, middle + half
+
+
+def log_loss(network: Network, noised: torch.Tensor, clean: torch.Tensor) -> torch.Tensor:  # [B, L]
+    """-log p of the true tokens, the mask being no possible answer."""
+    hidden, _ = network(noised, torch.arange(clean.shape[1], device=clean.device)[None])
+    logits = torch.nn.functional.linear(hidden, network.embed.weight).float() * network.shape.logit_scale
+    logits[..., MASK] = -torch.inf
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), clean.flatten(), reduction="none").view(clean.shape)
