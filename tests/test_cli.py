@@ -21,6 +21,7 @@ from unmask.models.convert import _order
 from unmask.models.fabricate import fabricate
 from unmask.recipe import ALIASES, KINDS, settings
 
+TABLE = ["generate", "--model", "table"]  # small and exact
 EVEN = ["--sampler", "uniform", "--steps", "3", "--temperature", "1"]
 
 
@@ -61,14 +62,14 @@ def fails(capsys):
 
 
 def test_prints_text_and_cost(run):
-    text, cost = run("generate", "se").splitlines()
+    text, cost = run(*TABLE, "se").splitlines()
     result = decode(load("table"), "se", recipe=Recipe(length=4))
     assert text == result.text
     assert cost == f"path entropy {result.path_entropy:.3f} bits · 4 steps · 4 calls · 4 evaluations"
 
 
 def test_particles_are_shown_and_the_chosen_one_has_a_mark(run):
-    out = run("generate", *EVEN, "--search", "smc", "--particles", "4", "--every", "1", "--seed", "3")
+    out = run(*TABLE, *EVEN, "--search", "smc", "--particles", "4", "--every", "1", "--seed", "3")
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=6, search="smc", particles=4, every=1, seed=3)
     result = decode(load("table"), recipe=recipe)
     assert out.startswith(f"{result.text}\n")
@@ -79,7 +80,7 @@ def test_particles_are_shown_and_the_chosen_one_has_a_mark(run):
 
 
 def test_json_is_one_object_and_nothing_else(run):
-    out = run("generate", "se", *EVEN, "--search", "best-of-n", "--seed", "5", "--json")
+    out = run(*TABLE, "se", *EVEN, "--search", "best-of-n", "--seed", "5", "--json")
     assert out.count("\n") == 1
     found = json.loads(out)
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=4, search="best-of-n", seed=5)
@@ -90,42 +91,47 @@ def test_json_is_one_object_and_nothing_else(run):
 
 
 def test_canvas(run):
-    text = run("generate", "--canvas", "t[MASK*4]t").split("\n")[0]
+    text = run(*TABLE, "--canvas", "t[MASK*4]t").split("\n")[0]
     assert text == decode(load("table"), canvas="t[MASK*4]t").text
     assert re.fullmatch("t[aenrst]{4}t", text)
-    assert run("generate", "--canvas", "senat[MASK]").startswith("senate\n")
+    assert run(*TABLE, "--canvas", "senat[MASK]").startswith("senate\n")
 
 
 def test_standard_input(run, monkeypatch):
-    plain = run("generate", "se")
+    plain = run(*TABLE, "se")
     monkeypatch.setattr(sys, "stdin", io.StringIO("se\n"))
-    assert run("generate", "-") == plain
+    assert run(*TABLE, "-") == plain
     monkeypatch.setattr(sys, "stdin", io.StringIO("t[MASK*4]t\n"))
-    assert run("generate", "--canvas", "-").startswith("t")
+    assert run(*TABLE, "--canvas", "-").startswith("t")
 
 
 def test_prompts_are_decoded_together(run, here):
     Path("prompts").write_text("s\n\nnea\n")
     given = ["--prompts", "prompts", "--length", "3", *EVEN, "--seed", "7"]
-    lines = run("generate", *given, "--json").splitlines()
+    lines = run(*TABLE, *given, "--json").splitlines()
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=3, seed=7)
     results = decode_batch(load("table"), ["s", "", "nea"], recipe=recipe)
     assert [json.loads(line)["tokens"] for line in lines] == [result.tokens for result in results]
     assert [json.loads(line)["seed"] for line in lines] == [7, 8, 9]
-    out = run("generate", *given)
+    out = run(*TABLE, *given)
     assert all(f"{n}: {p}\n{r.text}\n" in out for n, p, r in zip((1, 2, 3), ("s", "", "nea"), results, strict=True))
 
 
+def test_the_model_is_the_one_of_the_help_unless_given(run):
+    usual = re.search(r"or a hub id \[(\w+)\]", " ".join(run("generate", "--help").split()))
+    assert usual and json.loads(run("generate", "a", "--length", "1", "--json"))["model"] == usual[1]
+
+
 def test_length_is_what_fits_unless_given(run):
-    assert len(run("generate").split("\n")[0]) == 6
-    assert len(run("generate", "sena").split("\n")[0]) == 2
-    assert len(run("generate", "sena", "--length", "1").split("\n")[0]) == 1
+    assert len(run(*TABLE).split("\n")[0]) == 6
+    assert len(run(*TABLE, "sena").split("\n")[0]) == 2
+    assert len(run(*TABLE, "sena", "--length", "1").split("\n")[0]) == 1
     assert len(json.loads(run("generate", "a", "--model", "random", "--json"))["tokens"]) == 65
 
 
 def test_trace_replays_to_the_printed_text(run, here):
     given = [*EVEN, "--search", "smc", "--particles", "4", "--every", "1", "--trace", "path.jsonl"]
-    out = json.loads(run("generate", "s", *given, "--json"))
+    out = json.loads(run(*TABLE, "s", *given, "--json"))
     events = trace.load("path.jsonl")
     *_, last = trace.replay(events)
     assert load("table").tokenizer.decode(last[out["chosen"]]) == "s" + out["text"]
@@ -137,9 +143,9 @@ def test_flags_go_over_a_recipe_file(run, here):
     Path("recipe.toml").write_text(recipe.to_toml())
     Path("recipe.json").write_text(recipe.to_json())
     for file in ("recipe.toml", "recipe.json"):
-        assert json.loads(run("generate", "--recipe", file, "--json"))["recipe"] == json.loads(recipe.to_json())
+        assert json.loads(run(*TABLE, "--recipe", file, "--json"))["recipe"] == json.loads(recipe.to_json())
     given = ["--bound", "1.5", "--gen-length", "2", "--seed", "0", "--late", "3"]
-    found = json.loads(run("generate", "--recipe", "recipe.toml", *given, "--json"))["recipe"]
+    found = json.loads(run(*TABLE, "--recipe", "recipe.toml", *given, "--json"))["recipe"]
     assert Recipe.from_dict(found) == recipe.replace(bound=1.5, length=2, seed=0, late=(3,))
 
 
@@ -152,17 +158,17 @@ def test_booleans_can_be_taken_back(run, here):
 
 @pytest.mark.parametrize("ban", [["--ban", "0,1", "--ban", "2"], ["--ban", "0", "--ban", "1", "--ban", "2"]])
 def test_lists_have_commas_or_repeat(run, ban):
-    out = json.loads(run("generate", *ban, "--json"))
+    out = json.loads(run(*TABLE, *ban, "--json"))
     assert out["recipe"]["ban"] == [0, 1, 2]
     assert not set(out["tokens"]) & {0, 1, 2}
 
 
 def test_names_of_other_projects(run):
-    mine = run("generate", "--sampler", "confidence", "--length", "5", "--guidance", "0.5", "s")
-    assert run("generate", "--remasking", "low_confidence", "--max-new-tokens", "5", "--cfg-scale", "0.5", "s") == mine
+    mine = run(*TABLE, "--sampler", "confidence", "--length", "5", "--guidance", "0.5", "s")
+    assert run(*TABLE, "--remasking", "low_confidence", "--max-new-tokens", "5", "--cfg-scale", "0.5", "s") == mine
     given = ["--sampler", "dream", "--temperature", "1", "--search", "best-of-n"]
-    mine = run("generate", *given, "--rule", "topk_margin", "--particles", "2")
-    assert run("generate", *given, "--alg", "topk_margin", "--num-particles", "2") == mine
+    mine = run(*TABLE, *given, "--rule", "topk_margin", "--particles", "2")
+    assert run(*TABLE, *given, "--alg", "topk_margin", "--num-particles", "2") == mine
 
 
 def test_text_that_looks_like_markup_is_printed_as_it_is(capsys):
@@ -231,7 +237,7 @@ def test_frequencies_feed_pc(run, here):
     saved = json.loads(Path("t.json").read_text())
     assert saved["num_token"] == 16
     assert saved["p_baseline_dict"] == {"5": 5, "1": 4, "0": 2, "3": 2, "4": 2, "2": 1}
-    out = json.loads(run("generate", "--sampler", "pc", "--background", "t.json", "--json"))
+    out = json.loads(run(*TABLE, "--sampler", "pc", "--background", "t.json", "--json"))
     assert out["recipe"]["background"] == "t.json"
 
 
@@ -296,25 +302,28 @@ def test_examples_of_the_help_work(command, here, capsys):
         ("generate --sampler eb --steps 3", "steps has no effect on sampler eb"),
         ("generate --sampler uniform --select-temperature 1", "select-temperature has no effect on sampler uniform"),
         ("generate once upon", "unexpected 'upon': put quotes around"),
-        ("generate hello", "'h' is no character of this model: it knows 'aenrst'"),
+        ("generate hello --model table", "'h' is no character of this model: it knows 'aenrst'"),
         ("generate --length 0", "length is 0: it must be at least 1"),
         ("generate --length x", "length=x is no int"),
         ("generate --length 3 --gen-length 3", "length is given twice"),
         ("generate --length 3 --canvas [MASK]", "length has no effect on a canvas"),
         ("generate s --canvas [MASK]", "a prompt, --prompts and --canvas exclude each other"),
         ("generate --canvas senate", "the canvas has no hole: write [MASK]"),
-        ("generate --canvas [MASK*7]", "a canvas of 7 positions is longer than table allows (6)"),
-        ("generate senate", "a canvas of 7 positions is longer than table allows (6)"),
+        ("generate --canvas [MASK*7] --model table", "a canvas of 7 positions is longer than table allows (6)"),
+        ("generate senate --model table", "a canvas of 7 positions is longer than table allows (6)"),
         ("generate --temperature -1", "temperature is -1: it must be at least 0"),
         ("generate --temperature", "argument --temperature: expected one argument"),
-        ("generate --block-length 1 --steps 2", "2 steps are fewer than the 6 blocks: raise steps or block-length"),
+        (
+            "generate --block-length 1 --steps 2 --model table",
+            "2 steps are fewer than the 6 blocks: raise steps or block-length",
+        ),
         ("generate --sampler pc", "pc needs a background table: make one with `unmask frequencies"),
         ("generate --sampler pc --background none.json", "cannot read the background table 'none.json'"),
         ("generate --recipe none.toml", "cannot read the recipe 'none.toml'"),
         ("generate --prompts none.txt", "cannot read 'none.txt': No such file or directory"),
         ("generate --trace none/path.jsonl", "cannot write the trace 'none/path.jsonl'"),
-        ("generate --device nowhere", "cannot load table on nowhere"),
-        ("generate --ban 77", "ban holds 77: give ids from 0 to 5, or eos"),
+        ("generate --device nowhere --model table", "cannot load table on nowhere"),
+        ("generate --ban 77 --model table", "ban holds 77: give ids from 0 to 5, or eos"),
         ("generate --search best-of-n --particles 1000000000", "lower particles, length or the number of prompts"),
         ("frequencies none.txt --model table -o t.json", "cannot read 'none.txt': No such file or directory"),
         ("frequencies upper.txt --model table -o t.json", "upper.txt:2: 'S' is no character of this model"),
@@ -323,7 +332,23 @@ def test_examples_of_the_help_work(command, here, capsys):
         ("frequencies upper.txt --model table -o none/t.json", "there is no folder for 'none/t.json'"),
         ("frequencies good.txt --model table -o .", "'.': Is a directory"),
         ("frequencies good.txt --model table", "the following arguments are required: -o/--output"),
-        ("demo --seeds 1", "1 seeds make no mean: give at least 2"),
+        ("solve 1,2", "1 numbers and a target: give 3 to 5 numbers, the target last"),
+        ("solve 1,1,1,99", "no answer makes 99 of these numbers"),
+        ("solve good.txt", "a Sudoku has 81 cells, this one has 6"),
+        (
+            "solve 15,44,79,50 --model random",
+            "random is no model of countdown: train one with `unmask train countdown`",
+        ),
+        ("solve 15,44,79,50 --particles 3", "particles has no effect on sampler confidence with search vanilla"),
+        ("eval countdwon --data good.txt", "unknown task 'countdwon': did you mean 'countdown'?"),
+        ("eval countdown --data good.txt", "line 1 of 'good.txt': 'senate' is no number"),
+        ("eval sudoku --data good.txt", "there is no Sudoku in 'good.txt'"),
+        ("eval text --data good.txt --sampler eb", "--sampler has no effect on text"),
+        ("eval text --data good.txt", "a window has 512: give more text"),
+        ("train chess new --steps 1", "unknown task 'chess': choose from sudoku, countdown, text"),
+        ("train text new --steps 1", "text needs text to train and to validate on"),
+        ("train countdown new", "training has no end: give steps or seconds"),
+        ("demo --puzzles 0", "0 puzzles show nothing: give at least 1"),
     ],
 )
 def test_failures_are_one_line(fails, here, line, expected):

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unmask import Recipe, evaluate, load
+from unmask import MODELS, Recipe, countdown, evaluate, load, sudoku
 from unmask.cli import main
-from unmask.errors import InputError
+from unmask.errors import InputError, ModelError
 from unmask.sudoku import puzzle
 from unmask.train.grids import grids
 
@@ -23,11 +23,49 @@ def test_puzzles_of_several_layouts(tmp_path):
     path = tmp_path / "p.txt"
     dotted = EASY.replace("0", ".")
     path.write_text(f"# a comment\n{EASY} {DONE}\n17 {dotted} 4.2\n{dotted},{DONE}\n\n{EASY[:-1]}\n")
-    assert evaluate.read_puzzles(path) == [[int(c) for c in EASY]] * 3
-    assert len(evaluate.read_puzzles(path, 2)) == 2
+    assert evaluate.read_boards(path) == [[int(c) for c in EASY]] * 3
+    assert len(evaluate.read_boards(path, 2)) == 2
     path.write_text("nothing here\n")
     with pytest.raises(InputError, match="no Sudoku"):
-        evaluate.read_puzzles(path)
+        evaluate.read_boards(path)
+
+
+def test_problems_of_several_layouts(tmp_path):
+    path = tmp_path / "p.txt"
+    path.write_text('15,44,79,50\n\n {"input": "1, 2,3,6", "output": "1+2=3,3+3=6"}\n7,7,7,7,7,49\n')
+    assert list(map(str, evaluate.read_problems(path))) == ["15,44,79,50", "1,2,3,6", "7,7,7,7,7,49"]
+    assert len(evaluate.read_problems(path, 2)) == 2
+    path.write_text("15,44,79,50\nfifty\n")
+    assert len(evaluate.read_problems(path, 1)) == 1  # what is not read is not judged
+    with pytest.raises(InputError, match=r"line 2 of .*: 'fifty' is no number"):
+        evaluate.read_problems(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "right"),
+    [("sudoku", EASY, DONE), ("countdown", "2,3,4,24", "4*3=12,12*2=24")],
+    ids=["sudoku", "countdown"],
+)
+def test_kinds_of_puzzles(name, given, right):
+    kind = evaluate.KINDS[name]
+    puzzle = kind.parse(given)
+    kind.check(puzzle)
+    assert kind.write(puzzle) == given and kind.parse(kind.write(puzzle)) == puzzle
+    assert kind.fault(right, puzzle) is None and kind.fault(right[:-1] + "0", puzzle)
+    model = load(name)
+    canvas = kind.canvas(puzzle)
+    assert model.vocab.mask == kind.mask in canvas and max(canvas) < model.head.width and len(canvas) <= model.limit
+    [row] = evaluate.run(name, model, [puzzle], Recipe("confidence"))
+    assert row.strict and row.puzzle == given and row.evaluations == canvas.count(kind.mask)
+
+
+def test_models_of_other_tokens_are_refused():
+    assert set(evaluate.KINDS) <= set(MODELS)
+    for name in evaluate.KINDS:
+        for other in MODELS:
+            if other != name:
+                with pytest.raises(ModelError, match=f"{other} is no model of {name}"):
+                    evaluate.run(name, load(other), [], Recipe())
 
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order():
@@ -54,16 +92,16 @@ def test_wilson():
 
 def test_the_company_of_a_puzzle_changes_nothing(monkeypatch):
     model, dice = load("sudoku"), random.Random(1)
-    boards = [puzzle(grid.tolist(), 60, dice) for grid in grids(5, np.random.default_rng(4))]
-    recipe = Recipe(sampler="uniform", temperature=1.0, search="smc", particles=3, every=7, seed=9)
-    together = evaluate.run(model, boards, recipe)
+    boards = [puzzle(grid.tolist(), 70, dice) for grid in grids(5, np.random.default_rng(4))]
+    recipe = Recipe(sampler="uniform", temperature=1.0, search="smc", particles=3, every=4, seed=9)
+    together = evaluate.run("sudoku", model, boards, recipe)
     told = []
     monkeypatch.setattr(evaluate, "TOGETHER", 6)  # two puzzles of three particles
-    apart = evaluate.run(model, boards, recipe, lambda done, total: told.append((done, total)))
+    apart = evaluate.run("sudoku", model, boards, recipe, lambda done, total: told.append((done, total)))
     assert told == [(2, 5), (4, 5), (5, 5)]
     assert [row.answer for row in together] == [row.answer for row in apart]
     assert [row.seed for row in apart] == [9, 10, 11, 12, 13]
-    assert all(row.evaluations == 3 * 21 for row in apart)
+    assert all(row.evaluations == 3 * 11 for row in apart)
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
@@ -79,6 +117,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("solved 1.000")
     for given, said in (
         (["chess", "--data", "p.txt"], "unknown task 'chess'"),
+        (["sudok", "--data", "p.txt"], "did you mean 'sudoku'?"),
         (["sudoku", "--data", "nowhere.txt"], "nowhere.txt"),
         (["sudoku", "--data", "p.txt", "--limit", "0"], "at least 1"),
         (["sudoku"], "--data"),
@@ -86,3 +125,56 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         assert main(["eval", *given]) == 2
         err = capsys.readouterr().err
         assert said in err and err.count("\n") == 1
+
+
+# --- puzzles ---------------------------------------------------------------------------------------------------------
+
+
+def test_sudokus_are_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["puzzles", "sudoku", "--count", "3", "--clues", "40", "-o", "p.txt"]) == 0
+    boards = evaluate.read_boards("p.txt")
+    assert [81 - board.count(0) for board in boards] == [40] * 3
+    assert all(len(sudoku.solutions(board)) == 1 for board in boards)
+    assert main(["puzzles", "sudoku", "--count", "3", "--clues", "40"]) == 0
+    assert capsys.readouterr().out == Path("p.txt").read_text()
+    assert main(["puzzles", "sudoku", "--count", "3", "--clues", "40", "--seed", "1"]) == 0
+    assert capsys.readouterr().out != Path("p.txt").read_text()
+    assert main(["puzzles", "sudoku", "--count", "2", "--solved"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        assert sudoku.fault(line, [0] * 81) is None
+
+
+@pytest.mark.parametrize("numbers", [3, 4, 5])
+def test_problems_are_made(numbers, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    given = ["puzzles", "countdown", "--count", "30", "--numbers", str(numbers)]
+    assert main([*given, "-o", "p.jsonl"]) == 0
+    rows = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
+    found = evaluate.read_problems("p.jsonl")
+    assert {len(problem.numbers) for problem in found} == {numbers} and len(found) == 30
+    assert not [row for row, one in zip(rows, found, strict=True) if countdown.fault(row["output"], one)]
+    assert main([*given, "--solved"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    tokens = [[countdown.ALPHABET.index(sign) for sign in line] for line in lines]
+    assert [countdown.answer(row) for row in tokens] == [row["output"] for row in rows]
+    heads = [countdown.canvas(one)[: countdown.HEAD] for one in found]
+    assert [row[: countdown.HEAD] for row in tokens] == heads
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["chess"], "unknown task 'chess'"),
+        (["sudoku", "--count", "0"], "count is 0"),
+        (["sudoku", "--clues", "16"], "clues is 16: it must be from 17 to 81"),
+        (["countdown", "--numbers", "6"], "numbers is 6: it must be from 3 to 5"),
+        (["sudoku", "--seed", "-1"], "seed is -1"),
+        (["countdown", "-o", "none/p"], "cannot write 'none/p'"),
+    ],
+)
+def test_bad_puzzles_are_one_line(given, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["puzzles", *given]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask import corpus, demo, evaluate, flags, show, sudoku
+from unmask import corpus, demo, flags, show
 from unmask.background import count
 from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, unknown
 from unmask.modelcli import Namespace, check_unused, chunked, load_model, used
-from unmask.models import FAMILIES, MODELS, Denoiser, load, load_tokenizer
+from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
 from unmask.prompt import Text, encode
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.shipped import RECIPES
 
-DEFAULT = "table"
+DEFAULT = "text"
 USUAL = 64  # positions to generate where neither the user nor the model sets a limit: a few lines of text
 
 
@@ -95,58 +94,6 @@ def _usual_length(model: Denoiser, prompts: Sequence[Text]) -> int:
     return USUAL if model.limit is None else max(1, min(USUAL, model.limit - longest))
 
 
-def solve(args: Namespace) -> int:
-    """Solve a Sudoku with the embedded model; the exit status is 1 where its answer is wrong."""
-    recipe = flags.to_recipe(args)
-    puzzle = sudoku.parse(_puzzle(args.puzzle))
-    wrong = sudoku.clash(puzzle)
-    if wrong is not None:
-        raise InputError(f"the clues clash: {wrong}", "no board keeps them; correct the puzzle")
-    if not sudoku.solutions(puzzle, most=1):
-        raise InputError("no board keeps these clues", "correct the puzzle")
-    model = load("sudoku", args.device)
-    with show.following() as watch:
-        canvas = sudoku.to_tokens(puzzle, model.vocab.mask)
-        found = decode_batch(model, canvases=[canvas], recipe=recipe, trace=args.trace, watch=watch)[0]
-    board = sudoku.from_tokens(found.tokens)
-    right = sudoku.solved(board, puzzle)
-    if args.json:
-        answer = {"puzzle": "".join(map(str, puzzle)), "answer": "".join(map(str, board)), "valid": right}
-        _print_json({**answer, **found.to_dict()})
-    else:
-        print(show.board(board))
-        print("solved" if right else f"not solved: {sudoku.clash(board)}")
-        print(show.cost(found))
-    return 0 if right else 1
-
-
-def measure(args: Namespace) -> None:
-    """Decode a file of puzzles and say how many are solved."""
-    recipe = flags.to_recipe(args)
-    if args.task != "sudoku":
-        raise unknown("task", args.task, ["sudoku"])
-    if args.limit is not None and args.limit < 1:
-        raise InputError(f"limit is {args.limit}", "it must be at least 1")
-    puzzles = evaluate.read_puzzles(args.data, args.limit)
-    model = load(args.task, args.device)
-    began = time.perf_counter()
-    with show.progress() as bar:
-        task = bar.add_task(f"{len(puzzles)} puzzles", total=len(puzzles))
-        rows = evaluate.run(model, puzzles, recipe, lambda done, total: bar.update(task, completed=done))
-    found = evaluate.summary(rows, began)
-    if args.rows is not None:
-        Path(args.rows).write_text("".join(json.dumps(vars(row)) + "\n" for row in rows), encoding="utf-8")
-    if args.json:
-        _print_json({"task": args.task, "model": model.name, "data": args.data, **found, "recipe": recipe.to_dict()})
-    else:
-        print(show.measured(found))
-
-
-def _puzzle(given: str) -> str:
-    """A puzzle as it is, from a file, or from standard input."""
-    return corpus.read(given) if given == "-" or (len(given) < 81 and Path(given).is_file()) else given
-
-
 def samplers(args: Namespace) -> None:
     """List the samplers, or say all about one."""
     entries = {name: show.entry(name, build, flags.HELP) for name, build in SAMPLERS.items()}
@@ -216,8 +163,8 @@ def frequencies(args: Namespace) -> None:
 
 
 def show_demo(args: Namespace) -> None:
-    """Compare searches on a small exact model."""
-    demo.run(args.seeds, args.trace)
+    """Solve Sudokus in front of the user, and compare searches."""
+    demo.run(args.puzzles, args.trace)
 
 
 def _print_json(value: Any) -> None:

@@ -19,6 +19,7 @@ LEAST, MOST = 3, 5  # numbers of a problem
 HEAD = 18  # columns of the problem: five numbers, and the target after a colon
 LEFT, RIGHT = 4, 3  # digits of an equation's larger operand and of its result; of its smaller operand
 EQUATION = LEFT + 1 + RIGHT + 1 + LEFT + 1  # with the comma after it, which the last one lacks
+NUMBER = "(0|[1-9][0-9]{0,17})"
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,8 @@ def fault(answer: str, problem: Problem) -> str | None:
     """Why an answer is wrong, in a few words; None where it is right."""
     left = list(problem.numbers)
     result = None
-    for equation in "".join(answer.split()).split(","):
-        found = re.fullmatch(r"([0-9]{1,9})([-+*/])([0-9]{1,9})=([0-9]{1,18})", equation)
+    for equation in answer.split(","):
+        found = re.fullmatch(f" *{NUMBER} *([-+*/]) *{NUMBER} *= *{NUMBER} *", equation)
         if found is None:
             return f"{equation!r} is no equation"
         a, sign, b, result = int(found[1]), found[2], int(found[3]), int(found[4])
@@ -129,6 +130,6 @@ def canvas(problem: Problem) -> list[int]:
 
 
 def answer(tokens: list[int]) -> str:
-    """The answer in a full canvas, without its blanks."""
+    """The answer in a full canvas, without its blanks; one inside a number shows as _, as a mask does."""
     said = "".join(ALPHABET[token] if token < MASK else "_" for token in tokens[HEAD:])
-    return said.replace(" ", "")
+    return re.sub("(?<=[0-9]) +(?=[0-9])", "_", said).replace(" ", "")

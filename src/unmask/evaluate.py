@@ -13,7 +13,7 @@ from typing import Any
 
 from unmask import corpus, countdown, sudoku
 from unmask.decode import decode_batch
-from unmask.errors import InputError
+from unmask.errors import InputError, ModelError
 from unmask.models.denoiser import Denoiser
 from unmask.recipe import Recipe
 
@@ -36,6 +36,7 @@ class Row:
 class Kind:
     """A kind of puzzle: how to read a file of them, to ask a model and to judge its answer."""
 
+    mask: int  # id of the mask in the canvas
     parse: Callable[[str], Any]
     check: Callable[[Any], None]  # refuses what has no solution
     read: Callable[[str | Path, int | None], list[Any]]  # the puzzles of a file
@@ -90,11 +91,33 @@ def _input(line: str) -> str:
 
 
 KINDS: dict[str, Kind] = {
-    "sudoku": Kind(sudoku.parse, sudoku.check, read_boards, sudoku.canvas, sudoku.answer, sudoku.fault, sudoku.write),
+    "sudoku": Kind(
+        sudoku.MASK,
+        sudoku.parse,
+        sudoku.check,
+        read_boards,
+        sudoku.canvas,
+        sudoku.answer,
+        sudoku.fault,
+        sudoku.write,
+    ),
     "countdown": Kind(
-        countdown.parse, countdown.check, read_problems, countdown.canvas, countdown.answer, countdown.fault, str
+        countdown.MASK,
+        countdown.parse,
+        countdown.check,
+        read_problems,
+        countdown.canvas,
+        countdown.answer,
+        countdown.fault,
+        str,
     ),
 }
+
+
+def suits(kind: str, model: Denoiser) -> None:
+    """Refuse a model of other tokens."""
+    if model.vocab.mask != KINDS[kind].mask:
+        raise ModelError(f"{model.name} is no model of {kind}", f"train one with `unmask train {kind}`")
 
 
 def run(
@@ -105,6 +128,7 @@ def run(
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Row]:
     """Every puzzle decoded; puzzle i has the seed recipe.seed + i, whatever is decoded beside it."""
+    suits(kind, model)
     how = KINDS[kind]
     size = max(1, TOGETHER // recipe.build_search().particles)
     rows: list[Row] = []

@@ -5,22 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import torch
 
 from unmask import memory, show
 from unmask.errors import InputError, unknown
-from unmask.models import FAMILIES, Denoiser, load
+from unmask.models import FAMILIES, Denoiser, load, on_device
 from unmask.models.checkpoint import DTYPES
 from unmask.models.convert import convert
 from unmask.models.fabricate import SIZES, fabricate
 from unmask.models.laws import check
-from unmask.models.network import Network
+from unmask.models.network import Network, Shape
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, layers
 from unmask.train import countdown, sudoku, text
-from unmask.train.loop import LOG, Plan, train
+from unmask.train.loop import LOG, STATE, Plan, train
 from unmask.train.optim import OPTIMIZERS
 from unmask.train.plot import PLOT
 from unmask.train.start import fresh, save, take
@@ -32,6 +33,7 @@ TASKS: dict[str, Callable[[Options], Task]] = {
     "countdown": countdown.task,
     "text": text.task,
 }
+FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a network: the task says them
 SAID = ("steps", "seconds", "batch", "optimizer", "rate", "average", "tilt", "seed", "check", "log", "workers")
 
 
@@ -146,22 +148,22 @@ def run_train(args: Namespace) -> None:
     """Train an embedded model, or go on with it."""
     if args.task not in TASKS:
         raise unknown("task", args.task, TASKS)
-    directory = Path(args.directory).expanduser()
+    directory, device, shape = Path(args.directory).expanduser(), on_device(args.task, args.device), _shape(args.shape)
     lists = {name: tuple(getattr(args, name) or ()) for name in ("exclude", "corpus")}
     task = TASKS[args.task](Options(directory, args.held, heldout=args.heldout, tokenizer=args.tokenizer_file, **lists))
-    gpu = args.device.startswith("cuda")
+    gpu = device.type == "cuda"
     said = {name: getattr(args, name) for name in SAID if getattr(args, name) is not None}
     plan = Plan(**{**task.plan, "half": gpu, "compile": gpu, **said})
-    config = {**task.config, **_shape(args.shape)}
-    network = fresh(config, args.device, plan.seed)
+    config = {**task.config, **shape}
+    network = fresh(config, device, plan.seed)
     task.begin(network)
     if args.weights is not None:
+        if (directory / STATE).exists():
+            raise InputError(f"--weights has no effect on {args.directory!r}, which is begun", "give another directory")
         take(network, Path(args.weights))
 
     def keep(place: Path, trained: Network) -> None:
         save(place, config, trained, bits=args.bits)
-        for name, content in task.files.items():
-            (place / name).write_text(content, encoding="utf-8")
 
     with show.training() as tell:
         train(
@@ -183,6 +185,10 @@ def _shape(text: str) -> dict[str, object]:
         given = None
     if not isinstance(given, dict):
         raise InputError(f"--shape {text!r} is no JSON object", """write it like '{"layers": 2}'""")
+    free = [field.name for field in fields(Shape) if field.name not in FIXED]
+    for name in given:
+        if name not in free:
+            raise unknown("size", name, free)
     return given
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
 
-from unmask import __version__, commands, demo, flags, modelcli
+from unmask import __version__, commands, demo, flags, modelcli, taskcli
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.modelcli import Namespace
 from unmask.prompt import MARKER
@@ -34,18 +34,27 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
     ),
     "solve": (
-        commands.solve,
-        "Solve a Sudoku with the model that comes along, and say whether the answer is right.",
+        taskcli.run_solve,
+        "Solve a Sudoku or a countdown with the model that comes along, and say whether the answer is right.",
         """\
   unmask solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
+  unmask solve 15,44,79,50
   unmask solve puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8""",
     ),
     "eval": (
-        commands.measure,
+        taskcli.run_eval,
         "Decode a file of puzzles: how many are solved, and whether path entropy knew which.",
         """\
   unmask eval sudoku --data puzzle.txt
   unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8 --json""",
+    ),
+    "puzzles": (
+        taskcli.run_puzzles,
+        "Make Sudokus with one solution, or countdown problems: random ones, from another stream than training.",
+        """\
+  unmask puzzles sudoku --count 20 --clues 28 -o puzzles.txt
+  unmask puzzles countdown --count 20 --numbers 4 -o problems.jsonl
+  unmask puzzles sudoku --count 1000 --solved -o grids.txt""",
     ),
     "samplers": (
         commands.samplers,
@@ -99,8 +108,8 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
     ),
     "demo": (
         commands.show_demo,
-        "Compare vanilla decoding, best-of-n and SMC on a model whose every probability is known.",
-        "  unmask demo\n  unmask demo --seeds 50",
+        "Watch a Sudoku being solved, then compare vanilla decoding, best-of-n and SMC on several.",
+        "  unmask demo\n  unmask demo --puzzles 12",
     ),
 }
 
@@ -152,8 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     made["generate"].usage = "unmask generate [PROMPT] [flags]"
     made["generate"].epilog = f"{FOLLOW}\n\n{made['generate'].epilog}"
     _add_generate(made["generate"])
-    _add_solve(made["solve"])
-    _add_eval(made["eval"])
+    taskcli.add_solve(made["solve"])
+    taskcli.add_eval(made["eval"])
+    taskcli.add_puzzles(made["puzzles"])
     for name in ("samplers", "searches", "models", "recipes"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
         made[name].add_argument("--json", action="store_true", help="print JSON")
@@ -163,8 +173,10 @@ def _parser() -> argparse.ArgumentParser:
     modelcli.add_convert(made["convert"])
     modelcli.add_train(made["train"])
     _add_frequencies(made["frequencies"])
-    made["demo"].add_argument("--seeds", type=int, default=demo.SEEDS, metavar="N", help="answers of each method")
-    made["demo"].add_argument("--trace", default=demo.TRACE, metavar="FILE", help="where one path is written")
+    made["demo"].add_argument(
+        "--puzzles", type=int, default=demo.PUZZLES, metavar="N", help=f"how many [{demo.PUZZLES}]"
+    )
+    made["demo"].add_argument("--trace", default=demo.TRACE, metavar="FILE", help=f"where one path goes [{demo.TRACE}]")
     return parser
 
 
@@ -179,30 +191,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each prompt")
     parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
-    modelcli.add_model(parser, "table")
+    modelcli.add_model(parser, commands.DEFAULT)
     parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
-    flags.add(parser)
-
-
-def _add_solve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "puzzle", metavar="PUZZLE", help="81 characters, . or 0 for a blank; a file; - reads standard input"
-    )
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
-    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
-    flags.add(parser)
-
-
-def _add_eval(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help="sudoku")
-    parser.add_argument("--data", required=True, metavar="FILE", help="a puzzle on each line: a field of 81 characters")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N puzzles")
-    parser.add_argument("--rows", metavar="FILE", help="write every answer to this file (JSONL)")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
-    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     flags.add(parser)
 
 

@@ -12,6 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as Grid
+from rich.text import Text
 
 from unmask.decode import Result, Watch
 from unmask.models.denoiser import Chats, Denoiser
@@ -82,11 +83,30 @@ def measured(found: Mapping[str, Any]) -> str:
 
 
 def board(cells: Sequence[int]) -> str:
-    """A Sudoku, its boxes apart."""
-    rows = [" ".join(map(str, cells[start : start + 3])) for start in range(0, 81, 3)]
+    """A Sudoku, its boxes apart; 0 is a blank."""
+    signs = ["." if cell == 0 else str(cell) for cell in cells]
+    rows = [" ".join(signs[start : start + 3]) for start in range(0, 81, 3)]
     lines = [" | ".join(rows[start : start + 3]) for start in range(0, 27, 3)]
     frame = "\n------+-------+------\n"
     return frame.join("\n".join(lines[start : start + 3]) for start in range(0, 9, 3))
+
+
+STYLES = {"clue": "bold cyan", "new": "black on green", "earlier": "green", "masked": "dim"}
+
+
+def painted(cells: Sequence[int], clues: Sequence[int], before: Sequence[int]) -> Text:
+    """A Sudoku on its way, coloured as STYLES says; `before` is the board one step ago."""
+    text = Text(board(cells))
+    places = [place for place, sign in enumerate(text.plain) if sign.isdigit() or sign == "."]
+    for place, cell, clue, last in zip(places, cells, clues, before, strict=True):
+        kind = "clue" if clue else "masked" if not cell else "earlier" if last else "new"
+        text.stylize(STYLES[kind], place, place + 1)
+    return text
+
+
+def colours() -> Text:
+    """What the colours of a painted board mean."""
+    return Text("  ").join(Text(kind, STYLES[kind]) for kind in STYLES)
 
 
 def one_line(text: str, most: int = 32) -> str:
@@ -228,9 +248,14 @@ def training() -> Iterator[Callable[[dict[str, Any]], None]]:
                 about = f"step {event['step']}, loss {event['loss']:.4f}"
                 bar.update(task, completed=event["progress"], description=about)
             elif event["event"] == "validation":
-                bar.console.print(", ".join(f"{name} {value}" for name, value in event.items() if name != "event"))
+                line = ", ".join(f"{name} {_short(value)}" for name, value in event.items() if name != "event")
+                bar.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
         yield tell
+
+
+def _short(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ def run_solve(args: Namespace) -> int:
     puzzle = kind.parse(given)
     kind.check(puzzle)
     model = load(args.model or name, args.device)
+    evaluate.suits(name, model)
     with show.following() as watch:
         canvases = [kind.canvas(puzzle)]
         found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)[0]
@@ -73,6 +74,7 @@ def run_eval(args: Namespace) -> None:
         raise unknown("task", args.task, TASKS)
     if args.limit is not None and args.limit < 1:
         raise InputError(f"limit is {args.limit}", "it must be at least 1")
+    _keep(args.rows, [])  # so that a wrong path is known at once
     if args.task == "text":
         _eval_text(args)
         return
@@ -94,7 +96,12 @@ def run_eval(args: Namespace) -> None:
 def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
     model = load(args.model or "text", args.device)
-    if not isinstance(model, Transformer) or not isinstance(model.tokenizer, Pieces) or not model.network.shape.tied:
+    if not (
+        isinstance(model, Transformer)
+        and isinstance(model.tokenizer, Pieces)
+        and model.network.shape.tied
+        and model.vocab.mask == text.MASK
+    ):
         raise InputError(f"{model.name} is no model that `unmask train text` made", "give such a model")
     words = model.tokenizer.fast
     began = time.perf_counter()
@@ -111,7 +118,8 @@ def _eval_text(args: Namespace) -> None:
     if args.json:
         print(json.dumps(_about(args, model) | found))
     else:
-        print(f"{middle:.4f} bits a byte ({low:.4f}–{high:.4f}) · {len(rows)} windows · {found['seconds']:.1f} s")
+        sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
+        print(f"{middle:.4f} bits a byte{sure} · {len(rows)} windows · {found['seconds']:.1f} s")
 
 
 def _about(args: Namespace, model: Denoiser) -> dict[str, Any]:
@@ -145,10 +153,15 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
 
 
 def run_puzzles(args: Namespace) -> None:
-    """Make puzzles that no training has seen, or text of them to count tokens in."""
+    """Make puzzles of a random stream that no training draws from, or text of them to count tokens in."""
     if args.task not in KINDS:
         raise unknown("task", args.task, KINDS)
-    for name in ("count", "clues", "numbers"):
+    own, other = ("clues", "numbers") if args.task == "sudoku" else ("numbers", "clues")
+    if getattr(args, other) is not None:
+        raise InputError(f"--{other} has no effect on {args.task}", f"it has --{own}")
+    if getattr(args, own) is None:
+        setattr(args, own, {"clues": 28, "numbers": 4}[own])
+    for name in ("count", "seed", own):
         value, (least, most) = getattr(args, name), BOUNDS[name]
         if not least <= value <= most:
             raise InputError(f"{name} is {value}", f"it must be from {least} to {most}")
@@ -163,7 +176,7 @@ def run_puzzles(args: Namespace) -> None:
 
 
 PUZZLES = 7  # a stream of random numbers that training does not use
-BOUNDS = {"count": (1, 10**7), "clues": (17, 81), "numbers": (countdown.LEAST, countdown.MOST)}
+BOUNDS = {"count": (1, 10**7), "clues": (17, 81), "numbers": (countdown.LEAST, countdown.MOST), "seed": (0, 2**32)}
 
 
 def _boards(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
@@ -184,8 +197,8 @@ def add_puzzles(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK", help=" or ".join(KINDS))
     parser.add_argument("--count", type=int, default=100, metavar="N", help="how many [100]")
     about = "sudoku: as few as that, where one solution is left [28]"
-    parser.add_argument("--clues", type=int, default=28, metavar="N", help=about)
-    parser.add_argument("--numbers", type=int, default=4, metavar="N", help="countdown: of each problem, 3 to 5 [4]")
+    parser.add_argument("--clues", type=int, metavar="N", help=about)
+    parser.add_argument("--numbers", type=int, metavar="N", help="countdown: of each problem, 3 to 5 [4]")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="equal seeds give equal puzzles [0]")
     parser.add_argument("--solved", action="store_true", help="full rows as the model reads them, for `frequencies`")
     parser.add_argument("-o", "--output", metavar="FILE", help="instead of printing them")

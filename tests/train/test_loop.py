@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,11 +13,15 @@ from safetensors.torch import load_file
 from unmask import load
 from unmask.cli import main
 from unmask.errors import InputError, ModelError
+from unmask.models import WEIGHTS
 from unmask.models.laws import check
-from unmask.train.loop import LOG, STATE, Plan, train
+from unmask.train.loop import LOG, STATE, Plan, _asked, _Losses, train
+from unmask.train.plot import PLOT
+from unmask.train.process import SCHEDULES, expected, masked, objective, times
 from unmask.train.start import fresh, save, take
 from unmask.train.sudoku import CONFIG, MASK, Grids
 
+COUNTDOWN = str(WEIGHTS / "countdown" / "model.safetensors")
 TINY = {**CONFIG, "width": 32, "layers": 1, "heads": 2, "inner": 32}
 
 
@@ -24,8 +30,8 @@ class Fixed:
 
     def batch(self, number, size):
         generator = torch.Generator().manual_seed(number % 2**32)
-        tokens = torch.randint(9, (size, 1), generator=generator).expand(size, 81).clone()
-        return tokens, torch.ones_like(tokens, dtype=torch.bool)
+        tokens = torch.randint(9, (size, 1), generator=generator).expand(size, 81).clone().numpy()
+        return tokens, np.ones(81, dtype=bool)
 
     def validate(self, network):
         return {"layers": network.shape.layers}
@@ -45,11 +51,64 @@ def weights(network):
 
 
 def test_it_learns(tmp_path):
-    _, events = run(tmp_path, Plan(steps=150, batch=32, warmup=10, log=10, rate=3e-3))
+    _, events = run(tmp_path, Plan(steps=150, batch=32, warmup=10, log=10, rate=1e-2))
     losses = [event["loss"] for event in events if event["event"] == "step"]
     assert losses[0] > 2 and losses[-1] < 0.5
     lines = [json.loads(line) for line in (tmp_path / LOG).read_text().splitlines()]
     assert lines == events and lines[0]["plan"]["batch"] == 32
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("tilt", [0.0, 1.0])
+def test_every_way_learns(tmp_path, optimizer, tilt):
+    _, events = run(tmp_path, Plan(steps=40, batch=32, warmup=5, log=10, rate=1e-2, optimizer=optimizer, tilt=tilt))
+    losses = [event["loss"] for event in events if event["event"] == "step"]
+    assert losses[-1] < losses[0] - 0.3
+    assert (tmp_path / PLOT).read_text().startswith("<svg")
+
+
+def test_only_open_columns_are_masked_and_counted(tmp_path, monkeypatch):
+    class Half(Fixed):
+        def batch(self, number, size):
+            return super().batch(number, size)[0], np.arange(81) > 40
+
+    seen = []
+
+    def watch(losses, hidden, open, *rest):
+        seen.append((hidden, open))
+        return objective(losses, hidden, open, *rest)
+
+    monkeypatch.setattr("unmask.train.loop.objective", watch)
+    run(tmp_path, Plan(steps=3, batch=8), Half())
+    for hidden, open in seen:
+        assert open.tolist() == [[column > 40 for column in range(81)]] * 8
+        assert hidden[:, 41:].any() and not hidden[:, :41].any()
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 5), (3, 81), (64, 81), (256, 20), (8, 512)])
+@pytest.mark.parametrize(("name", "tilt"), [("linear", 0.0), ("linear", 1.0), ("cosine", 0.0)])
+def test_every_masked_place_is_asked_for(rows, length, name, tilt):
+    schedule, sizes = SCHEDULES[name], set()
+    for seed in range(100):
+        dice = torch.Generator().manual_seed(seed)
+        hide = masked(torch.ones(rows, length, dtype=torch.bool), times(rows, dice, tilt), schedule, dice)
+        asked = _asked(hide, expected(schedule, tilt))
+        assert hide.flatten()[asked].sum() == hide.sum() and len(asked.unique()) == len(asked)
+        sizes.add(len(asked))
+    assert len(sizes) == 1  # whatever is masked
+    assert sizes.pop() < rows * length or rows < 64
+
+
+def test_losses_are_those_of_the_masked_places():
+    network = fresh(TINY, "cpu", 0)
+    dice = torch.Generator().manual_seed(0)
+    clean, columns = torch.randint(9, (4, 81), generator=dice), torch.arange(81)[None]
+    hide = torch.rand(clean.shape, generator=dice) < 0.3
+    noised = clean.masked_fill(hide, MASK)
+    found = _Losses(network)(noised, clean, columns, None, _asked(hide, 0.3))
+    hidden, _ = network(noised, columns)
+    every = -network.head(hidden).log_softmax(2).gather(2, clean[:, :, None])[:, :, 0]
+    assert torch.allclose(found[hide], every[hide], atol=1e-5)
 
 
 def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path):
@@ -102,6 +161,8 @@ def test_other_networks_are_refused(tmp_path):
         run(tmp_path / "a", Plan(steps=1, batch=4), config={**TINY, "width": 64})
     with pytest.raises(ModelError, match="another network"):
         take(fresh({**TINY, "layers": 2}, "cpu", 0), tmp_path / "a/model.safetensors")
+    with pytest.raises(ModelError, match="another network"):
+        take(fresh(TINY, "cpu", 0), Path(COUNTDOWN))
     (tmp_path / "a" / STATE).write_bytes(b"half")
     with pytest.raises(ModelError, match="cannot be read"):
         run(tmp_path / "a", Plan(steps=1, batch=4))
@@ -129,7 +190,23 @@ def test_the_rate_rises_and_falls():
         (["sudoku", "d"], "training has no end"),
         (["sudoku", "d", "--steps", "1", "--shape", "3"], "is no JSON object"),
         (["sudoku", "d", "--steps", "1", "--shape", '{"width": -3}'], "width is -3"),
+        (["sudoku", "d", "--steps", "1", "--shape", '{"wdith": 3}'], "did you mean 'width'?"),
+        (["sudoku", "d", "--steps", "1", "--shape", '{"vocabulary": 30}'], "unknown size 'vocabulary'"),
         (["sudoku", "d", "--steps", "1", "--weights", "nowhere"], "cannot be read"),
+        (["sudoku", "d", "--steps", "1", "--weights", COUNTDOWN], "is of another network"),
+        (["sudoku", "d", "--steps", "0"], "steps is 0: it must be at least 1"),
+        (["sudoku", "d", "--seconds", "nan"], "seconds is nan: it must be at least 0"),
+        (["sudoku", "d", "--steps", "1", "--batch", "0"], "batch is 0"),
+        (["sudoku", "d", "--steps", "1", "--log", "0"], "log is 0"),
+        (["sudoku", "d", "--steps", "1", "--held", "0"], "held is 0"),
+        (["sudoku", "d", "--steps", "1", "--workers", "-1"], "workers is -1"),
+        (["sudoku", "d", "--steps", "1", "--seed", "-1"], "seed is -1"),
+        (["sudoku", "d", "--steps", "1", "--tilt", "-1"], "tilt is -1"),
+        (["sudoku", "d", "--steps", "1", "--rate", "-1"], "rate is -1"),
+        (["sudoku", "d", "--steps", "1", "--optimizer", "mun"], "did you mean 'muon'?"),
+        (["sudoku", "d", "--steps", "1", "--device", "nowhere"], "cannot load sudoku on nowhere"),
+        (["sudoku", "d", "--steps", "1", "--bits", "4"], "--bits"),
+        (["sudoku", "d", "--steps", "1", "--corpus", "d"], "--corpus has no effect on sudoku"),
     ],
 )
 def test_bad_commands_are_one_line(given, said, tmp_path, monkeypatch, capsys):
@@ -137,3 +214,4 @@ def test_bad_commands_are_one_line(given, said, tmp_path, monkeypatch, capsys):
     assert main(["train", *given]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+    assert not (tmp_path / "d").exists()

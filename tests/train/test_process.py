@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from unmask.train.process import SCHEDULES, SOONEST, masked, objective, times
+from unmask.errors import InputError
+from unmask.train.loop import Plan
+from unmask.train.process import SCHEDULES, SOONEST, expected, masked, objective, times
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -29,6 +31,37 @@ def test_times_are_one_in_each_part():
     found = times(64, generator())
     assert torch.equal((found * 64).floor().long(), torch.arange(64))
     assert times(1, generator()).shape == (1,) and times(10_000, generator()).min() >= SOONEST
+
+
+@pytest.mark.parametrize("tilt", [0.0, 0.5, 1.0, 3.0])
+def test_tilted_times_have_a_density_that_grows_as_a_power(tilt):
+    """Below t there are as many as the integral of the density says: t to the power 1 + tilt."""
+    found = times(4000, generator(), tilt)
+    assert torch.equal(found, found.sort().values) and found.max() <= 1
+    for t in (0.1, 0.25, 0.5, 0.75, 0.9):
+        assert abs(float((found < t).double().mean()) - t ** (1 + tilt)) <= 1 / 4000
+    share = (found < 0.5).double().mean()
+    assert (share < 0.4) == (tilt > 0.2)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("tilt", [0.0, 1.0])
+def test_as_many_are_masked_as_expected(name, tilt):
+    found = 1 - SCHEDULES[name].kept(times(50_000, generator(), tilt).double())
+    assert float(found.mean()) == pytest.approx(expected(SCHEDULES[name], tilt), abs=1e-3)
+    exact = {
+        ("linear", 0.0): 1 / 2,
+        ("linear", 1.0): 2 / 3,
+        ("cosine", 0.0): 2 / math.pi,
+        ("cosine", 1.0): 8 / math.pi**2,
+    }
+    assert expected(SCHEDULES[name], tilt) == pytest.approx(exact[name, tilt], abs=1e-4)
+
+
+def test_the_nelbo_takes_no_tilt():
+    with pytest.raises(InputError, match="tilt has no place in the NELBO"):
+        Plan(steps=1, weighting="nelbo", tilt=1.0)
+    assert Plan(steps=1, weighting="nelbo").tilt == 0 and Plan(steps=1, tilt=1.0).tilt == 1
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

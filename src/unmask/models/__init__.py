@@ -19,7 +19,7 @@ from unmask.models.transformer import random_transformer
 from unmask.models.words import words
 
 WEIGHTS = Path(__file__).parent.parent / "weights"  # of the models that come with the package
-__all__ = ["FAMILIES", "MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load", "load_tokenizer"]
+__all__ = ["FAMILIES", "MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load", "load_tokenizer", "on_device"]
 
 
 def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
@@ -72,7 +72,7 @@ def load(
     to token i + 1. `progress` is called with the bytes read so far and in all.
     """
     name = os.fspath(name)
-    place, kind = _device(name, device), _dtype(dtype)
+    place, kind = on_device(name, device), _dtype(dtype)
     if shift and not trust_remote_code:
         raise InputError("shift has no effect", "only trust_remote_code needs it: known layouts say it themselves")
     if name in MODELS:
@@ -138,7 +138,8 @@ def _borrowed(directory: Path) -> Path | None:
     return download(family.borrows, None, TOKENIZER)
 
 
-def _device(name: str, device: str | torch.device) -> torch.device:
+def on_device(name: str, device: str | torch.device) -> torch.device:
+    """The device, where torch has it; `name` is what should go there."""
     try:
         place = torch.device(device)
         torch.empty(0, device=place)

@@ -25,11 +25,15 @@ from unmask.models.mdlm import log_linear
 from unmask.models.network import Network, empty
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.plot import PLOT, draw
-from unmask.train.process import SCHEDULES, WEIGHTINGS, masked, objective, times
+from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
 
 LOG, STATE = "log.jsonl", "state.safetensors"
 Numbers = np.ndarray[Any, Any]
 Tell = Callable[[dict[str, Any]], None]
+LEAST = {  # of what a Plan holds
+    **dict.fromkeys(("steps", "batch", "log"), 1),
+    **dict.fromkeys(("seconds", "rate", "average", "tilt", "seed", "workers"), 0),
+}
 
 
 class Source(Protocol):
@@ -70,6 +74,10 @@ class Plan:
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:
             raise InputError("training has no end", "give steps or seconds")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not value >= least:  # nor NaN
+                raise InputError(f"{name} is {value}", f"it must be at least {least}")
         for name, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("weighting", WEIGHTINGS)):
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
@@ -87,19 +95,31 @@ class Plan:
 
 
 class _Losses(nn.Module):
-    """-log p of the true token at every position [B, L]: what is compiled."""
+    """-log p of the true token at the asked places of the flat batch [N], all others 0 [B, L]: what is compiled."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, noised: Tensor, clean: Tensor, columns: Tensor, sigma: Tensor | None) -> Tensor:
+    def forward(self, noised: Tensor, clean: Tensor, columns: Tensor, sigma: Tensor | None, asked: Tensor) -> Tensor:
         hidden, _ = self.network(noised, columns, None, sigma)
         shape = self.network.shape
         weight = self.network.embed.weight if shape.tied else self.network.head.weight
         bias = None if shape.tied else self.network.head.bias
-        logits = F.linear(hidden, weight, bias).float() * shape.logit_scale
-        return F.cross_entropy(logits.flatten(0, 1), clean.flatten(), reduction="none").view(clean.shape)
+        logits = F.linear(hidden.flatten(0, 1)[asked], weight, bias).float() * shape.logit_scale
+        found = F.cross_entropy(logits, clean.flatten()[asked], reduction="none")
+        return found.new_zeros(clean.numel()).scatter(0, asked, found).view(clean.shape)
+
+
+def _asked(hide: Tensor, expected: float) -> Tensor:  # [N] int64
+    """Masked places of the flat batch first, then others, as many as masks are to be expected and some to spare.
+
+    Their number depends on the shape alone, so that nothing is compiled anew.
+    """
+    rows, length = hide.shape
+    spare = 6 * (hide.numel() ** 0.5 + length * rows**-0.5)  # far more than chance makes of the expected number
+    room = min(hide.numel(), math.ceil(expected * hide.numel() + spare))
+    return hide.flatten().to(torch.uint8).argsort(descending=True, stable=True)[:room]
 
 
 @dataclass
@@ -193,8 +213,9 @@ def _step(
     columns = torch.arange(clean.shape[1], device=clean.device)[None]
     sigma = log_linear(when) if run.network.shape.condition else None
     cast = torch.autocast(clean.device.type, torch.bfloat16) if plan.half else nullcontext()
+    asked = _asked(hide, expected(schedule, plan.tilt))
     with cast:
-        each = losses(clean.masked_fill(hide, mask), clean, columns, sigma)
+        each = losses(clean.masked_fill(hide, mask), clean, columns, sigma, asked)
     loss = objective(each, hide, open, when, schedule, plan.weighting)
     loss.backward()  # type: ignore[no-untyped-call]
     parameters = list(run.network.parameters())

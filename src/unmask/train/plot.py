@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -16,12 +17,12 @@ KNOWN = {"event", "step", "seconds"}
 
 def draw(events: Sequence[dict[str, Any]], path: Path) -> None:
     """Two panels over the steps: the loss, smoothed and as it was; every figure of the validations."""
-    loss: Curve = [(event["step"], event["loss"]) for event in events if event["event"] == "step"]
+    loss: Curve = [
+        (event["step"], event["loss"]) for event in events if event["event"] == "step" and _finite(event["loss"])
+    ]
     checks = [event for event in events if event["event"] == "validation"]
     names = [name for name in (checks[-1] if checks else {}) if name not in KNOWN]
-    figures = {
-        name: [(event["step"], event[name]) for event in checks if event.get(name) is not None] for name in names
-    }
+    figures = {name: [(event["step"], event[name]) for event in checks if _finite(event.get(name))] for name in names}
     panels = [_panel("loss, nats a token", {"each logged step": loss, "smoothed": smooth(loss)}, 0)]
     if figures:
         panels.append(_panel("validation", figures, HIGH + 40))
@@ -31,11 +32,16 @@ def draw(events: Sequence[dict[str, Any]], path: Path) -> None:
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}\n{body}\n</svg>\n', encoding="utf-8")
 
 
-def smooth(curve: Curve, share: float = 0.1) -> Curve:
-    """A moving average that weighs each new point by `share`."""
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def smooth(curve: Curve, share: float = 0.2) -> Curve:
+    """A moving average that weighs each new point by `share`, and by more at first."""
     found: Curve = []
-    for x, y in curve:
-        found.append((x, y if not found else found[-1][1] + share * (y - found[-1][1])))
+    for number, (x, y) in enumerate(curve):
+        last = y if not found else found[-1][1]
+        found.append((x, last + max(share, 1 / (1 + number / 2)) * (y - last)))
     return found
 
 
@@ -43,13 +49,13 @@ def _panel(title: str, curves: dict[str, Curve], down: int) -> str:
     points = [point for curve in curves.values() for point in curve]
     right = max((x for x, _ in points), default=1) or 1
     ys = sorted(y for _, y in points) or [0.0, 1.0]
-    low, high = ys[0], ys[-1] if title == "validation" else ys[int(0.98 * (len(ys) - 1))]  # the first losses stand out
+    low, high = ys[0], ys[-1] if title == "validation" else ys[int(0.95 * (len(ys) - 1))]  # the first losses stand out
     if high <= low:
         low, high = low - 0.5, high + 0.5
 
     def at(x: float, y: float) -> tuple[float, float]:
         return (
-            LEFT + x / right * (WIDE - LEFT - 20),
+            LEFT + x / right * (WIDE - LEFT - 40),
             down + TOP + (high - min(y, high)) / (high - low) * (HIGH - TOP - 30),
         )
 
@@ -57,7 +63,7 @@ def _panel(title: str, curves: dict[str, Curve], down: int) -> str:
     for tick in range(5):
         value = low + (high - low) * tick / 4
         x, y = at(0, value)
-        parts.append(f'<line x1="{x}" x2="{WIDE - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
+        parts.append(f'<line x1="{x}" x2="{WIDE - 40}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
         parts.append(f'<text x="{x - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
         x, y = at(right * tick / 4, low)
         parts.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{right * tick / 4:,.0f}</text>')

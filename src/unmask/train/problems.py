@@ -6,7 +6,7 @@ Operands stand larger first, and of equations that do not need each other the on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ CHANCES = np.array([1.2, 1.4, 3.0, 12.0])  # of the signs, where they are possib
 BLANK, COMMA, COLON, EQUALS = (ALPHABET.index(character) for character in " ,:=")
 
 
-def keys(problems: Iterable[Problem]) -> Whole:
+def keys(problems: Sequence[Problem]) -> Whole:
     """One number for each problem, the same for any order of its numbers; sorted."""
     rows = [[*sorted(problem.numbers, reverse=True), *[0] * (5 - len(problem.numbers))] for problem in problems]
     targets = [problem.target for problem in problems]

@@ -43,6 +43,12 @@ def times(count: int, generator: torch.Generator, tilt: float = 0.0) -> Tensor: 
     return even.pow(1 / (1 + tilt)).clamp(min=SOONEST)
 
 
+def expected(schedule: Schedule, tilt: float = 0.0) -> float:
+    """The share of open positions that is masked on average over times."""
+    even = (torch.arange(4096) + 0.5) / 4096
+    return float((1 - schedule.kept(even.pow(1 / (1 + tilt)))).mean())
+
+
 def masked(open: Tensor, time: Tensor, schedule: Schedule, generator: torch.Generator) -> Tensor:  # [B, L] bool
     """Which of the open positions are masked at these times."""
     chance = torch.rand(open.shape, generator=generator, device=open.device)

@@ -23,6 +23,10 @@ class Options:
     heldout: str | None = None  # a text file to validate on
     tokenizer: str | None = None  # a tokenizer.json instead of one made of the corpus
 
+    def __post_init__(self) -> None:
+        if self.held < 1:
+            raise InputError(f"held is {self.held}", "it must be at least 1")
+
     def only(self, task: str, *names: str) -> None:
         """Refuse what other tasks take."""
         for name in ("exclude", "corpus", "heldout", "tokenizer"):
@@ -38,5 +42,4 @@ class Task:
     config: Mapping[str, Any]  # config.json of the model
     mask: int
     plan: Mapping[str, Any] = field(default_factory=dict)  # fields of Plan that suit it
-    files: Mapping[str, str] = field(default_factory=dict)  # what the model's directory holds besides
     begin: Callable[[Network], None] = lambda network: None  # sets weights that random ones do not suit

@@ -7,8 +7,11 @@ every document ends with the token <|endoftext|>.
 from __future__ import annotations
 
 import gzip
+import hashlib
+import json
 import lzma
 import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,7 +48,7 @@ CONFIG = {
     "torch_dtype": "float32",
 }
 PLAN = {"weighting": "nelbo", "batch": 128, "decay": 0.1}
-TOKENS = "tokens.npy"
+TOKENS, CORPUS = "tokens.npy", "corpus.json"
 DRAWS, TOGETHER = 4, 32  # times at which a window is masked to measure it; windows through the network at a time
 TOKENIZER_BYTES = 2 * 10**8  # of the corpus make the tokenizer, evenly spread over its files
 Packed = NDArray[np.uint16]
@@ -56,16 +59,29 @@ def task(options: Options) -> Task:
     options.only("text", "corpus", "heldout", "tokenizer")
     if not options.corpus or options.heldout is None:
         raise InputError("text needs text to train and to validate on", "give --corpus FILE ... --heldout FILE")
-    directory = options.directory
-    directory.mkdir(parents=True, exist_ok=True)
+    for path in (*options.corpus, options.heldout):
+        next(documents(path))  # before the long work: is there anything to read?
     words = _tokenizer(options)
-    held = pack([options.heldout], words)
-    path = directory / TOKENS
-    if not path.exists():
-        np.save(directory / f"new.{TOKENS}", pack(options.corpus, words))
-        (directory / f"new.{TOKENS}").rename(path)
-    windows = Windows(str(path), held, widths(words), options.held)
-    return Task(windows, CONFIG, MASK, PLAN, {"tokenizer.json": words.to_str()})
+    held = windows(pack([options.heldout], words), LENGTH)[: options.held]
+    return Task(Windows(str(_packed(options, words)), held, widths(words)), CONFIG, MASK, PLAN)
+
+
+def _packed(options: Options, words: Tokenizer) -> Path:
+    """The tokens of the corpus in the model's directory, with their tokenizer and a note of what they are from."""
+    directory, text = options.directory, words.to_str()
+    path, note = directory / TOKENS, directory / CORPUS
+    files = [[Path(each).name, Path(each).stat().st_size] for each in options.corpus]
+    mine = json.dumps({"files": files, "tokenizer": hashlib.sha256(text.encode()).hexdigest()}) + "\n"
+    if path.exists():
+        if note.exists() and note.read_text(encoding="utf-8") != mine:
+            raise InputError(f"{str(directory)!r} has tokens of another corpus or tokenizer", "give another directory")
+        return path
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
+    note.write_text(mine, encoding="utf-8")
+    np.save(directory / f"new.{TOKENS}", pack(options.corpus, words))
+    (directory / f"new.{TOKENS}").rename(path)
+    return path
 
 
 def _tokenizer(options: Options) -> Tokenizer:
@@ -78,6 +94,8 @@ def _tokenizer(options: Options) -> Tokenizer:
         raise InputError(f"{str(given)!r} is no tokenizer", str(error).splitlines()[0]) from None
     if (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>")) != (END, MASK):
         raise InputError(f"{str(given)!r} is no tokenizer of ours", "leave --tokenizer out, and one is made")
+    if words.get_vocab_size() > int(str(CONFIG["vocabulary"])):
+        raise InputError(f"{str(given)!r} has {words.get_vocab_size()} tokens", f"at most {CONFIG['vocabulary']} fit")
     return words
 
 
@@ -106,7 +124,7 @@ def _lines(path: str) -> Iterator[str]:
             for line in file:
                 found = found or bool(line.strip())
                 yield line
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise InputError(f"cannot read the text {path!r}", why) from None
     if not found:
@@ -180,22 +198,22 @@ class Windows:
     """Windows of packed tokens, from anywhere; and the bits per byte of held-out ones."""
 
     path: str
-    held_out: Packed
+    held_out: NDArray[np.int64]  # [N, length]
     widths: NDArray[np.int64]
-    held: int = 256  # windows to validate on
     length: int = LENGTH
 
     def batch(self, number: int, size: int) -> tuple[Numbers, Numbers]:
         tokens = _opened(self.path)
         if len(tokens) < self.length:
             raise InputError(f"the corpus has {len(tokens)} tokens", f"a window has {self.length}: give more text")
-        starts = np.random.default_rng([number, 6]).integers(0, len(tokens) - self.length + 1, size)
+        dice = np.random.default_rng([number, 6])
+        starts = dice.integers(0, len(tokens) - self.length + 1, size)
         return tokens[starts[:, None] + np.arange(self.length)].astype(np.int32), np.ones(self.length, dtype=bool)
 
     def validate(self, network: Network) -> dict[str, float]:
-        rows = windows(self.held_out, self.length)[: self.held]
-        middle, low, high = bits_per_byte(nelbo(network, rows), self.widths[rows].sum(1))
-        return {"bits_per_byte": middle, "low": low, "high": high}
+        found = bits_per_byte(nelbo(network, self.held_out), self.widths[self.held_out].sum(1))
+        named = zip(("bits_per_byte", "low", "high"), found, strict=True)
+        return {name: value for name, value in named if value is not None}
 
 
 def windows(tokens: Packed, length: int) -> NDArray[np.int64]:  # [N, length]
@@ -232,11 +250,16 @@ def nelbo(
     return np.concatenate(found)
 
 
-def bits_per_byte(nats: NDArray[np.float64], sizes: NDArray[np.int64]) -> tuple[float, float, float]:
-    """All nats over all bytes, in bits, with the 95 % interval that the spread over windows leaves."""
+def bits_per_byte(
+    nats: NDArray[np.float64], sizes: NDArray[np.int64]
+) -> tuple[float, float, float] | tuple[float, None, None]:
+    """All nats over all bytes, in bits, with the 95 % interval that the spread over windows leaves; one leaves none."""
     share = nats.sum() / sizes.sum()
-    spread = np.std(nats - share * sizes, ddof=1) * len(nats) ** 0.5 / sizes.sum() if len(nats) > 1 else np.nan
-    middle, half = float(share) / math.log(2), 1.96 * float(spread) / math.log(2)
+    middle = float(share) / math.log(2)
+    if len(nats) == 1:
+        return middle, None, None
+    spread = np.std(nats - share * sizes, ddof=1) * len(nats) ** 0.5 / sizes.sum()
+    half = 1.96 * float(spread) / math.log(2)
     return middle, middle - half, middle + half
 
 

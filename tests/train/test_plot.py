@@ -1,0 +1,85 @@
+"""The picture of a training: well-formed, all of it on the page, whatever the log holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from xml.etree import ElementTree
+
+import pytest
+
+from unmask.train.loop import LOG, read_log
+from unmask.train.plot import draw, smooth
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def step(number, loss):
+    return {"event": "step", "step": number, "seconds": 1.0, "loss": loss, "rate": 0.1}
+
+
+def check(number, **figures):
+    return {"event": "validation", "step": number, "seconds": 1.0, **figures}
+
+
+def picture(events, path):
+    """The texts of a picture, and its curves as points that all lie on the page."""
+    draw(events, path / "loss.svg")
+    root = ElementTree.parse(path / "loss.svg").getroot()
+    wide, high = float(root.get("width")), float(root.get("height"))
+    curves = []
+    for line in root.iter(f"{SVG}polyline"):
+        curves.append([tuple(map(float, point.split(","))) for point in line.get("points").split()])
+        assert all(0 <= x <= wide and 0 <= y <= high for x, y in curves[-1])
+    return [text.text.strip() for text in root.iter(f"{SVG}text")], curves
+
+
+def test_both_panels(tmp_path):
+    events = [{"event": "start", "step": 0}, *(step(n, 4 - n / 100) for n in range(1, 200))]
+    events += [check(100, solved_28=0.25, solved_25=0.1), check(199, solved_28=0.75, solved_25=0.5)]
+    texts, curves = picture(events, tmp_path)
+    assert {"loss, nats a token", "validation", "each logged step", "smoothed", "solved_28", "solved_25"} <= set(texts)
+    loss, smoothed, one, two = curves
+    assert len(loss) == len(smoothed) == 199 and len(one) == len(two) == 2
+    assert loss[10][1] < loss[-1][1]  # it falls: down is a larger y
+    assert all(a[1] >= b[1] for a, b in zip(loss, smoothed, strict=True))  # the average is behind
+    assert one[0][1] > one[1][1] and two[0][1] > one[0][1]
+    assert min(y for _, y in one) > max(y for _, y in loss)  # the second panel is below
+    assert one[0][0] == pytest.approx((one[1][0] - 60) * 100 / 199 + 60, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("events", "panels"),
+    [
+        ([], 1),
+        ([step(1, 2.0)], 1),
+        ([step(1, 2.0), step(2, 2.0)], 1),
+        ([step(1, 2.0), check(1)], 1),
+        ([step(1, 2.0), check(1, solved=0.0)], 2),
+        ([check(0, solved=1.0)], 2),
+        ([step(1, 2.0), check(1, bits=2.0), check(2, bits=2.0)], 2),
+        ([step(1, 2.0), check(1, bits=2.0, low=None), check(2, bits=2.0, low=None)], 2),
+        ([step(1, math.nan), step(2, 3.0), check(2, bits=math.inf, other=1.0)], 2),
+        ([step(1, 2.0), check(1), check(2, bits=2.0)], 2),
+        ([step(1, 1e30), step(2, -1e30), check(2, bits=1e-30)], 2),
+        ([step(1, 2.0), check(1, **{'<a> & "b"': 1.0})], 2),
+    ],
+)
+def test_little_to_show(events, panels, tmp_path):
+    texts, curves = picture(events, tmp_path)
+    assert len(curves) >= 2 and ("validation" in texts) == (panels == 2)
+    assert "nan" not in " ".join(texts)
+
+
+def test_smoothing():
+    assert smooth([]) == [] and smooth([(1, 5.0)]) == [(1, 5.0)]
+    assert smooth([(x, 3.0) for x in range(9)]) == [(x, 3.0) for x in range(9)]
+    late = smooth([*((x, 0.0) for x in range(50)), (50, 1.0)], 0.2)
+    assert late[-1] == (50, pytest.approx(0.2)) and late[:-1] == [(x, 0.0) for x in range(50)]
+    assert 0.2 < smooth([(0, 0.0), (1, 1.0)], 0.2)[1][1] < 1  # soon away from where it began
+
+
+def test_a_log_that_was_cut_off(tmp_path):
+    lines = [json.dumps(step(n, 1.0)) for n in (1, 2, 3)]
+    (tmp_path / LOG).write_text("\n".join(lines)[:-7])
+    assert read_log(tmp_path) == [step(1, 1.0), step(2, 1.0)]
