@@ -13,6 +13,7 @@ import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def met(number: int, source: Problems, wanted: np.ndarray, size: int) -> tuple[i
 
 def main() -> None:
     log, *files = sys.argv[1:]
-    events = [json.loads(line) for line in open(log, encoding="utf-8")]
+    events = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
     plan = next(event["plan"] for event in events if event["event"] == "start")
     steps = max(event["step"] for event in events)
     source = Problems.without(tuple(files), 0)

@@ -18,6 +18,7 @@ import math
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ def judge(args: argparse.Namespace) -> None:
     words = AutoTokenizer.from_pretrained(args.judge, **extra)
     dtype = torch.bfloat16 if args.device.startswith("cuda") else torch.float32
     model = AutoModelForCausalLM.from_pretrained(args.judge, dtype=dtype, **extra).to(args.device).eval()
-    rows = [json.loads(line) for line in open(args.file, encoding="utf-8")]
+    rows = [json.loads(line) for line in Path(args.file).read_text(encoding="utf-8").splitlines()]
     for begin in range(0, len(rows), args.together):
         some = rows[begin : begin + args.together]
         for row, value in zip(some, log_perplexities(model, words, [row["text"] for row in some]), strict=True):
