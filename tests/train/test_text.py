@@ -425,3 +425,12 @@ def test_bad_measurements_are_one_line(given, said, tmp_path, monkeypatch, capsy
     assert main(["eval", "text", *given]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+def test_some_batches_have_shorter_windows_with_as_many_tokens(tmp_path):
+    np.save(tmp_path / "long.npy", np.arange(4000, dtype=np.uint16))
+    source = Windows(str(tmp_path / "long.npy"), np.zeros((1, 64), dtype=np.int64), np.ones(4000, dtype=np.int64), 64)
+    shapes = [source.batch(number, 4)[0].shape for number in range(200)]
+    assert set(shapes) == {(4, 64), (32, 8)} and 10 < shapes.count((32, 8)) < 60
+    rows, open = next(found for found in (source.batch(n, 4) for n in range(200)) if found[0].shape[1] == 8)
+    assert (rows[:, 1:] - rows[:, :-1] == 1).all() and open.shape == (8,)

@@ -48,6 +48,7 @@ CONFIG = {
     "torch_dtype": "float32",
 }
 PLAN = {"weighting": "nelbo", "batch": 128, "decay": 0.1}
+SHORT, PARTS = 0.15, 8  # the share of batches with shorter windows, and how many of them make a long one
 TOKENS, CORPUS = "tokens.npy", "corpus.json"
 DRAWS, TOGETHER = 4, 32  # times at which a window is masked to measure it; windows through the network at a time
 TOKENIZER_BYTES = 2 * 10**8  # of the corpus make the tokenizer, evenly spread over its files
@@ -62,7 +63,8 @@ def task(options: Options) -> Task:
     for path in (*options.corpus, options.heldout):
         next(documents(path))  # before the long work: is there anything to read?
     words = _tokenizer(options)
-    held = windows(pack([options.heldout], words), LENGTH)[: options.held]
+    held = windows(pack([options.heldout], words), LENGTH)
+    held = held[:: max(1, len(held) // options.held)][: options.held]  # from all over the text
     return Task(Windows(str(_packed(options, words)), held, widths(words)), CONFIG, MASK, PLAN)
 
 
@@ -195,7 +197,11 @@ def _opened(path: str) -> Packed:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of packed tokens, from anywhere; and the bits per byte of held-out ones."""
+    """Windows of packed tokens, from anywhere; and the bits per byte of held-out ones.
+
+    Some batches have windows of an eighth of the length, and eight times as many: prompts and canvases of users are
+    short, and a network that has only seen long ones makes no sense of them.
+    """
 
     path: str
     held_out: NDArray[np.int64]  # [N, length]
@@ -207,8 +213,10 @@ class Windows:
         if len(tokens) < self.length:
             raise InputError(f"the corpus has {len(tokens)} tokens", f"a window has {self.length}: give more text")
         dice = np.random.default_rng([number, 6])
-        starts = dice.integers(0, len(tokens) - self.length + 1, size)
-        return tokens[starts[:, None] + np.arange(self.length)].astype(np.int32), np.ones(self.length, dtype=bool)
+        parts = PARTS if dice.random() < SHORT and self.length % PARTS == 0 else 1  # more and shorter windows
+        length = self.length // parts
+        starts = dice.integers(0, len(tokens) - length + 1, size * parts)
+        return tokens[starts[:, None] + np.arange(length)].astype(np.int32), np.ones(length, dtype=bool)
 
     def validate(self, network: Network) -> dict[str, float]:
         found = bits_per_byte(nelbo(network, self.held_out), self.widths[self.held_out].sum(1))
