@@ -172,6 +172,7 @@ def run_train(args: Namespace) -> None:
             plan,
             directory,
             mask=task.mask,
+            about=task.about,
             save=keep,
             tell=tell,
         )

@@ -42,7 +42,9 @@ TRAINED, HELD = 4, 5  # streams of random numbers
 
 def task(options: Options) -> Task:
     options.only("countdown", "exclude")
-    return Task(Problems.without(options.exclude, options.held), CONFIG, MASK, {"tilt": 1.0}, begin=place)
+    source = Problems.without(options.exclude, options.held)
+    about = {"excluded": len(source.excluded), "files": dict(source.files)}
+    return Task(source, CONFIG, MASK, {"tilt": 1.0}, about, begin=place)
 
 
 @dataclass(frozen=True)

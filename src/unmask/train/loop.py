@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
@@ -141,11 +141,13 @@ def train(
     *,
     mask: int,
     save: Callable[[Path, Network], None],
+    about: Mapping[str, Any] | None = None,
     tell: Tell = lambda event: None,
 ) -> Network:
     """Train on from where `directory` stands, or from the network's weights; the network with averaged weights.
 
-    `save` writes a network as a model into a directory, where the log and the state to resume from are too.
+    `save` writes a network as a model into a directory, where the log and the state to resume from are too. The log
+    begins with the plan and what `about` says of the data.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = _begin(network, plan, directory)
@@ -160,7 +162,8 @@ def train(
             log.flush()
             tell(event)
 
-        say({"event": "start", "step": run.step, "plan": asdict(plan), "device": str(device)})
+        begin = {"event": "start", "step": run.step, "plan": asdict(plan), "device": str(device)}
+        say(begin | ({"data": dict(about)} if about else {}))
         for clean, open in batches:
             progress = plan.progress(run.step, run.seconds)
             if progress >= 1:
