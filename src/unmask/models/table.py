@@ -1,4 +1,4 @@
-"""Table: an exact joint distribution as a denoiser, with exact conditionals. For tests, documents."""
+"""Table: an exact joint distribution as a denoiser, with exact conditionals. For tests and documents."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ def task(options: Options) -> Task:
     words = _tokenizer(options)
     held = windows(pack([options.heldout], words), LENGTH)
     held = held[:: max(1, len(held) // options.held)][: options.held]  # from all over the text
-    path = _packed(options, words)
-    about = {"tokens": len(_opened(str(path))), "files": [Path(each).name for each in options.corpus]}
-    return Task(Windows(str(path), held, widths(words)), CONFIG, MASK, PLAN, about)
+    tokens = str(_packed(options, words))
+    about = {"tokens": len(_opened(tokens)), "files": [Path(each).name for each in options.corpus]}
+    return Task(Windows(tokens, held, widths(words)), CONFIG, MASK, PLAN, about)
 
 
 def _packed(options: Options, words: Tokenizer) -> Path:
