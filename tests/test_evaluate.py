@@ -157,9 +157,10 @@ def test_problems_are_made(numbers, tmp_path, monkeypatch, capsys):
     assert main([*given, "--solved"]) == 0
     lines = capsys.readouterr().out.splitlines()
     tokens = [[countdown.ALPHABET.index(sign) for sign in line] for line in lines]
-    assert [countdown.answer(row) for row in tokens] == [row["output"] for row in rows]
-    heads = [countdown.canvas(one)[: countdown.HEAD] for one in found]
-    assert [row[: countdown.HEAD] for row in tokens] == heads
+    assert not [row for row in tokens if countdown.fault(countdown.answer(row), countdown.problem(row))]
+    assert [row[: countdown.HEAD] for row in tokens] == [
+        countdown.canvas(countdown.problem(row))[:18] for row in tokens
+    ]
 
 
 @pytest.mark.parametrize(

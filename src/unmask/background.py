@@ -64,7 +64,7 @@ def load(path: str | Path) -> Background:
 
     The name of an embedded model stands for the table that comes with it.
     """
-    if str(path) in EMBEDDED and not Path(path).exists():
+    if str(path) in EMBEDDED and not Path(path).is_file():
         path = WEIGHTS / str(path) / "background.json"
     try:
         stamp = Path(path).stat().st_mtime_ns

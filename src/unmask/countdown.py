@@ -129,6 +129,12 @@ def canvas(problem: Problem) -> list[int]:
     return [*(ALPHABET.index(c) for c in head), *[MASK] * (columns(len(problem.numbers)) - HEAD)]
 
 
+def problem(tokens: list[int]) -> Problem:
+    """The problem at the head of a canvas."""
+    head = "".join(ALPHABET[token] for token in tokens[:HEAD])
+    return parse(f"{head[:14].strip()},{head[15:17]}")
+
+
 def answer(tokens: list[int]) -> str:
     """The answer in a full canvas, without its blanks; one inside a number shows as _, as a mask does."""
     said = "".join(ALPHABET[token] if token < MASK else "_" for token in tokens[HEAD:])

@@ -99,7 +99,7 @@ def solve(
 ) -> Result:
     """Decode one puzzle, two cells a step."""
     recipe = recipe.replace(seed=seed, steps=math.ceil(board.count(0) / 2))
-    return decode(model, canvas=sudoku.to_tokens(board, model.vocab.mask), recipe=recipe, trace=trace, watch=watch)
+    return decode(model, canvas=sudoku.canvas(board), recipe=recipe, trace=trace, watch=watch)
 
 
 @contextmanager
@@ -210,8 +210,8 @@ def comparison(found: Mapping[str, Sequence[Result]], boards: Sequence[Board]) -
     made = show.grid("method", *numbers, right=numbers)
     made.title, made.title_justify = f"Puzzles with {CLUES} clues; path entropy in bits, seconds of one core", "left"
     for name, results in found.items():
-        answers = [sudoku.from_tokens(result.tokens) for result in results]
-        right = sum(map(sudoku.solved, answers, boards))
+        answers = [sudoku.answer(result.tokens) for result in results]
+        right = sum(sudoku.fault(answer, board) is None for answer, board in zip(answers, boards, strict=True))
         low, high = wilson(right, len(boards))
         made.add_row(
             name,

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,17 +49,21 @@ class Kind:
 
 def read_boards(path: str | Path, limit: int | None = None) -> list[sudoku.Board]:
     """The boards of a file: on each line the first field of 81 characters in 0-9 and dots; other lines are left out."""
-    found = []
+    found, strange = [], 0
     for line in corpus.read(str(path)).splitlines():
         field = next((part for part in re.split(r"[\s,;]+", line) if re.fullmatch(r"[0-9.]{81}", part)), None)
         if field is not None:
             found.append(sudoku.parse(field))
+        elif line.strip():
+            strange += 1
         if limit is not None and len(found) == limit:
             break
     if not found:
         raise InputError(
             f"there is no Sudoku in {str(path)!r}", "each line needs a field of 81 characters, 0-9 or dots"
         )
+    if strange:
+        warnings.warn(f"{strange} lines of {str(path)!r} hold no Sudoku and are left out", stacklevel=2)
     return found
 
 
@@ -166,7 +171,7 @@ def wilson(right: int, n: int, z: float = 1.959964) -> tuple[float, float]:
     share, spread = right / n, z * z / n
     middle = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
-    return middle - half, middle + half
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def auroc(entropies: Sequence[float], right: Sequence[bool]) -> float | None:

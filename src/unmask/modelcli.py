@@ -1,4 +1,4 @@
-"""The command line's half for models: flags that say which one is loaded; check, fabricate and convert."""
+"""The command line's half for models: flags that say which one is loaded; check, fabricate, convert and train."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from unmask import memory, show
 from unmask.errors import InputError, unknown
-from unmask.models import FAMILIES, Denoiser, load, on_device
+from unmask.models import FAMILIES, MODELS, Denoiser, load, on_device
 from unmask.models.checkpoint import DTYPES
 from unmask.models.convert import convert
 from unmask.models.fabricate import SIZES, fabricate
@@ -24,17 +25,32 @@ from unmask.train import countdown, sudoku, text
 from unmask.train.loop import LOG, STATE, Plan, train
 from unmask.train.optim import OPTIMIZERS
 from unmask.train.plot import PLOT
+from unmask.train.process import SCHEDULES, WEIGHTINGS
 from unmask.train.start import fresh, save, take
 from unmask.train.task import Options, Task
 
 Namespace = argparse.Namespace
-TASKS: dict[str, Callable[[Options], Task]] = {
-    "sudoku": sudoku.task,
-    "countdown": countdown.task,
-    "text": text.task,
+TASKS: dict[str, tuple[Callable[[Options], Task], dict[str, Any]]] = {  # with the fields of a Plan that suit it
+    "sudoku": (sudoku.task, sudoku.PLAN),
+    "countdown": (countdown.task, countdown.PLAN),
+    "text": (text.task, text.PLAN),
 }
 FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a network: the task says them
-SAID = ("steps", "seconds", "batch", "optimizer", "rate", "average", "tilt", "seed", "check", "log", "workers")
+SAID = (
+    "steps",
+    "seconds",
+    "batch",
+    "optimizer",
+    "rate",
+    "average",
+    "tilt",
+    "schedule",
+    "weighting",
+    "seed",
+    "check",
+    "log",
+    "workers",
+)
 
 
 # --- which model, and how --------------------------------------------------------------------------------------------
@@ -150,10 +166,11 @@ def run_train(args: Namespace) -> None:
         raise unknown("task", args.task, TASKS)
     directory, device, shape = Path(args.directory).expanduser(), on_device(args.task, args.device), _shape(args.shape)
     lists = {name: tuple(getattr(args, name) or ()) for name in ("exclude", "corpus")}
-    task = TASKS[args.task](Options(directory, args.held, heldout=args.heldout, tokenizer=args.tokenizer_file, **lists))
-    gpu = device.type == "cuda"
+    gpu, (make, suits) = device.type == "cuda", TASKS[args.task]
     said = {name: getattr(args, name) for name in SAID if getattr(args, name) is not None}
-    plan = Plan(**{**task.plan, "half": gpu, "compile": gpu, **said})
+    plan = Plan(**{**suits, "half": gpu, "compile": gpu, **said})
+    held = args.held if args.held is not None else 256 if gpu else 16
+    task = make(Options(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, **lists))
     config = {**task.config, **shape}
     network = fresh(config, device, plan.seed)
     task.begin(network)
@@ -176,7 +193,8 @@ def run_train(args: Namespace) -> None:
             save=keep,
             tell=tell,
         )
-    print(f"{args.directory}: load it as a model; {LOG} says how it went, {PLOT} shows it")
+    name = f"./{args.directory}" if args.directory in MODELS else args.directory
+    print(f"{name}: load it as a model; {LOG} says how it went, {PLOT} shows it")
 
 
 def _shape(text: str) -> dict[str, object]:
@@ -205,9 +223,12 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=float, metavar="X", help=f"the highest learning rate [{Plan.rate}]")
     parser.add_argument("--average", type=float, metavar="X", help=f"of the moving average [{Plan.average}]")
     parser.add_argument("--tilt", type=float, metavar="X", help="more of many masks: 0 is even [0; countdown: 1]")
+    about = "examples to validate on, of each kind [256; on a CPU, where they take long, 16]"
+    parser.add_argument("--held", type=int, metavar="N", help=about)
     parser.add_argument(
-        "--held", type=int, default=256, metavar="N", help="examples to validate on, of each kind [256]"
+        "--schedule", metavar="NAME", help=f"how fast tokens are masked: {' or '.join(SCHEDULES)} [linear]"
     )
+    parser.add_argument("--weighting", metavar="NAME", help=f"{' or '.join(WEIGHTINGS)} [even; text: nelbo]")
     parser.add_argument("--check", type=float, metavar="X", help="seconds between validations [60]")
     parser.add_argument("--log", type=int, metavar="N", help="steps between lines of the log [50]")
     parser.add_argument("--seed", type=int, metavar="N", help="of weights, data and noise [0]")

@@ -50,7 +50,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
     ),
     "puzzles": (
         taskcli.run_puzzles,
-        "Make Sudokus with one solution, or countdown problems: random ones, from another stream than training.",
+        "Make Sudokus with one solution, or countdown problems, that training leaves out.",
         """\
   unmask puzzles sudoku --count 20 --clues 28 -o puzzles.txt
   unmask puzzles countdown --count 20 --numbers 4 -o problems.jsonl
@@ -104,7 +104,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         """\
   unmask frequencies words.txt --model table -o table.json
   unmask frequencies words.jsonl --fields text,title --model random -o random.json
-  unmask generate --sampler pc --background table.json""",
+  unmask generate --model table --sampler pc --background table.json""",
     ),
     "demo": (
         commands.show_demo,

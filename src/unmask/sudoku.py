@@ -27,24 +27,14 @@ def parse(text: str) -> Board:
     return [int(cell) for cell in cells]
 
 
-def to_tokens(board: Sequence[int], mask: int) -> list[int]:
-    """The board as the model's ids: digits 1 to 9 are 0 to 8, a blank is the mask."""
-    return [mask if digit == 0 else digit - 1 for digit in board]
-
-
-def from_tokens(tokens: Sequence[int]) -> Board:
-    """The board of a full row of the model's ids."""
-    return [token + 1 for token in tokens]
-
-
 def canvas(board: Sequence[int]) -> list[int]:
     """What the model is given: token ids, masks for blanks."""
-    return to_tokens(board, MASK)
+    return [MASK if digit == 0 else digit - 1 for digit in board]
 
 
 def answer(tokens: Sequence[int]) -> str:
-    """What the model said, as 81 digits."""
-    return write(from_tokens(tokens))
+    """What the model said, as 81 digits; 0 where a mask is left."""
+    return write([0 if token == MASK else token + 1 for token in tokens])
 
 
 def write(board: Sequence[int]) -> str:
@@ -70,12 +60,6 @@ def clash(board: Sequence[int]) -> str | None:
                 return f"{digit} twice in {name} {units[cell] + 1}"
             seen.add((units[cell], digit))
     return None
-
-
-def solved(board: Sequence[int], puzzle: Sequence[int]) -> bool:
-    """Whether a full board keeps the rules and the givens of a puzzle."""
-    kept = all(given in (0, digit) for given, digit in zip(puzzle, board, strict=True))
-    return kept and all(1 <= digit <= 9 for digit in board) and clash(board) is None
 
 
 def solutions(puzzle: Sequence[int], most: int = 2) -> list[Board]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -54,7 +55,10 @@ def run_solve(args: Namespace) -> int:
 
 def _given(puzzle: str) -> str:
     """A puzzle as it is, from a file, or from standard input."""
-    return corpus.read(puzzle) if puzzle == "-" or (len(puzzle) < 81 and Path(puzzle).is_file()) else puzzle
+    with suppress(OSError, ValueError):  # a puzzle may be no possible name of a file
+        if puzzle == "-" or Path(puzzle).is_file():
+            return corpus.read(puzzle)
+    return puzzle
 
 
 def add_solve(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +78,7 @@ def run_eval(args: Namespace) -> None:
         raise unknown("task", args.task, TASKS)
     if args.limit is not None and args.limit < 1:
         raise InputError(f"limit is {args.limit}", "it must be at least 1")
-    _keep(args.rows, [])  # so that a wrong path is known at once
+    _probe(args.rows, args.data)
     if args.task == "text":
         _eval_text(args)
         return
@@ -126,6 +130,19 @@ def _about(args: Namespace, model: Denoiser) -> dict[str, Any]:
     return {"task": args.task, "model": model.name, "data": args.data}
 
 
+def _probe(path: str | None, data: str) -> None:
+    """Refuse a file of rows that cannot be written, before the long work; what is in it stays until the end."""
+    if path is None:
+        return
+    if Path(path).resolve() == Path(data).resolve():
+        raise InputError(f"{path!r} holds the data", "give another file for the rows")
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise InputError(f"cannot write {path!r}", str(error.strerror)) from None
+
+
 def _keep(path: str | None, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows as JSON lines, where a file is given."""
     if path is not None:
@@ -153,12 +170,14 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
 
 
 def run_puzzles(args: Namespace) -> None:
-    """Make puzzles of a random stream that no training draws from, or text of them to count tokens in."""
+    """Make puzzles that no training has seen, or text of them to count tokens in."""
     if args.task not in KINDS:
         raise unknown("task", args.task, KINDS)
     own, other = ("clues", "numbers") if args.task == "sudoku" else ("numbers", "clues")
     if getattr(args, other) is not None:
         raise InputError(f"--{other} has no effect on {args.task}", f"it has --{own}")
+    if args.solved and args.clues is not None:
+        raise InputError("--clues has no effect on solved boards", "leave one of them out")
     if getattr(args, own) is None:
         setattr(args, own, {"clues": 28, "numbers": 4}[own])
     for name in ("count", "seed", own):
@@ -186,11 +205,9 @@ def _boards(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
 
 
 def _problems(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
-    for row in problems(args.count, args.numbers, dice).tolist():
-        said = "".join(countdown.ALPHABET[token] for token in row)
-        numbers, target = said[:14].replace(" ", ""), said[15:17].strip()
-        example = {"input": f"{numbers},{target}", "output": countdown.answer(row)}
-        yield said if args.solved else json.dumps(example)
+    for row in problems(args.count, args.numbers, dice, held=not args.solved).tolist():
+        example = {"input": str(countdown.problem(row)), "output": countdown.answer(row)}
+        yield "".join(countdown.ALPHABET[token] for token in row) if args.solved else json.dumps(example)
 
 
 def add_puzzles(parser: argparse.ArgumentParser) -> None:
@@ -199,6 +216,8 @@ def add_puzzles(parser: argparse.ArgumentParser) -> None:
     about = "sudoku: as few as that, where one solution is left [28]"
     parser.add_argument("--clues", type=int, metavar="N", help=about)
     parser.add_argument("--numbers", type=int, metavar="N", help="countdown: of each problem, 3 to 5 [4]")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="equal seeds give equal puzzles [0]")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="equal seeds and counts give equal puzzles [0]"
+    )
     parser.add_argument("--solved", action="store_true", help="full rows as the model reads them, for `frequencies`")
     parser.add_argument("-o", "--output", metavar="FILE", help="instead of printing them")

@@ -16,10 +16,10 @@ from unmask.cli import main
 from unmask.countdown import ALPHABET, HEAD, MASK, Problem, answer, canvas, check, columns, fault, parse, solutions
 from unmask.errors import InputError
 from unmask.train import countdown
-from unmask.train.countdown import CONFIG, SHARES, Problems, as_denoiser
+from unmask.train.countdown import CONFIG, SHARES, Problems
 from unmask.train.loop import LOG
-from unmask.train.problems import keys, problems
-from unmask.train.start import fresh
+from unmask.train.problems import keys, problems, reserved
+from unmask.train.start import as_denoiser, fresh
 
 TINY = '{"width": 16, "layers": 1, "heads": 2, "inner": 16}'
 RIGHT = [
@@ -296,9 +296,22 @@ def test_columns_that_mean_the_same_begin_alike():
 def test_a_network_is_measured_on_its_own_problems():
     network = fresh({**CONFIG, "width": 16, "layers": 1, "heads": 2, "inner": 16}, "cpu", 0)
     assert Problems(held=2).validate(network) == {"solved_3": 0, "solved_4": 0, "solved_5": 0}
-    made = [read(row) for row in problems(12, 3, np.random.default_rng(77)).tolist()]
-    rows = evaluate.run("countdown", as_denoiser(load("countdown").network), made, Recipe("confidence"))
+    made = [read(row) for row in problems(12, 3, np.random.default_rng(77), held=True).tolist()]
+    rows = evaluate.run(
+        "countdown", as_denoiser("countdown", CONFIG, load("countdown").network), made, Recipe("confidence")
+    )
     assert sum(row.strict for row in rows) >= 9  # the embedded model, which solves nearly all of them
+
+
+@pytest.mark.parametrize("many", [3, 4, 5])
+def test_one_problem_in_64_is_reserved(many):
+    """Training draws none of them, and what is measured is nothing else."""
+    sorts = [
+        reserved(keys([read(row) for row in problems(2000, many, np.random.default_rng(5), held=held).tolist()]))
+        for held in (False, True)
+    ]
+    assert not sorts[0].any() and sorts[1].all()
+    assert abs(reserved(np.arange(10**6)).mean() - 1 / 64) < 0.001
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,9 @@ from unmask.cli import main
 from unmask.errors import InputError, ModelError
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
-from unmask.train.loop import LOG, STATE, Plan, _asked, _Losses, train
+from unmask.models.network import Network
+from unmask.train.loop import LOG, STATE, Plan, _asked, _Losses, read_log, train
+from unmask.train.optim import Optimizer
 from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, expected, masked, objective, times
 from unmask.train.start import fresh, save, take
@@ -172,7 +176,93 @@ def test_other_networks_are_refused(tmp_path):
 
 def test_a_loss_that_is_lost_is_an_error(tmp_path):
     with pytest.raises(ModelError, match="lower the rate"):
-        run(tmp_path, Plan(steps=50, batch=4, warmup=1, rate=1e30, log=1, clip=1e30))
+        run(tmp_path, Plan(steps=50, batch=4, warmup=1, rate=1e9, log=1, clip=1e9))
+
+
+def test_lost_weights_do_not_replace_good_ones(tmp_path):
+    run(tmp_path, Plan(steps=3, batch=4, warmup=1))
+    before = (tmp_path / STATE).read_bytes()
+    lost = Lost(float("nan"))
+    with pytest.raises(ModelError, match="the weights are lost"):
+        run(tmp_path, Plan(steps=6, batch=4, warmup=1, log=50), lost)
+    assert (tmp_path / STATE).read_bytes() == before
+
+
+class Lost(Fixed):
+    """Breaks the weights while a batch is made, as a step too long would."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def batch(self, number, size):
+        for network in [one for one in gc.get_objects() if isinstance(one, Network) and one.training]:
+            network.norm.weight.data.fill_(self.value)
+        return super().batch(number, size)
+
+
+def test_an_interrupted_run_keeps_its_state(tmp_path):
+    class Stopped(Fixed):
+        def batch(self, number, size):
+            if number == 5:
+                raise KeyboardInterrupt
+            return super().batch(number, size)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "a", Plan(steps=8, batch=4, warmup=1), Stopped())
+    assert int(load_file(tmp_path / "a" / STATE)["step"]) == 5
+    again, _ = run(tmp_path / "a", Plan(steps=8, batch=4, warmup=1))
+    whole, _ = run(tmp_path / "b", Plan(steps=8, batch=4, warmup=1))
+    assert torch.equal(weights(again), weights(whole))
+
+
+def test_another_seed_or_other_data_are_no_resumption(tmp_path):
+    def go(seed, about):
+        network = fresh(TINY, "cpu", 0)
+        plan = Plan(steps=2, batch=4, seed=seed)
+        train(network, Fixed(), plan, tmp_path, mask=MASK, about=about, save=lambda d, n: save(d, TINY, n))
+
+    go(0, {"files": {"a": "1"}})
+    go(0, {"files": {"a": "1"}})
+    with pytest.raises(ModelError, match="other data: seed differs"):
+        go(1, {"files": {"a": "1"}})
+    with pytest.raises(ModelError, match="other data: files differs"):
+        go(0, {"files": {}})
+
+
+def test_the_logged_rate_is_the_one_that_was_used(tmp_path, monkeypatch):
+    used = []
+    step = Optimizer.step
+    monkeypatch.setattr(Optimizer, "step", lambda self, rate: (used.append(rate), step(self, rate)))
+    _, events = run(tmp_path, Plan(steps=4, batch=4, warmup=2, log=1))
+    assert [event["rate"] for event in events if event["event"] == "step"] == used
+
+
+def test_a_log_that_was_cut_off_goes_on_in_a_new_line(tmp_path):
+    run(tmp_path, Plan(steps=4, batch=4, warmup=1, log=1))
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"event": "step", "st')
+    run(tmp_path, Plan(steps=6, batch=4, warmup=1, log=1))
+    events = read_log(tmp_path)
+    assert [event["step"] for event in events if event["event"] == "start"] == [0, 4]
+    assert [event["step"] for event in events if event["event"] == "step"] == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_plot_does_not_run_back(tmp_path):
+    lines = [("start", 0), ("step", 1), ("step", 2), ("step", 3), ("start", 1), ("step", 2)]
+    text = "".join(json.dumps({"event": event, "step": step, "loss": 1.0}) + "\n" for event, step in lines)
+    (tmp_path / LOG).write_text(text)
+    assert [event["step"] for event in read_log(tmp_path) if event["event"] == "step"] == [1, 2]
+
+
+def test_a_clock_ends_it_and_validation_does_not_count(tmp_path):
+    class Slow(Fixed):
+        def validate(self, network):
+            time.sleep(0.5)
+            return {}
+
+    _, events = run(tmp_path, Plan(seconds=1.0, check=0.4, batch=4, warmup=1, log=1), Slow())
+    checks = [event["seconds"] for event in events if event["event"] == "validation"]
+    assert len(checks) >= 3 and checks[-1] < 1.4 and checks[0] < 0.8
 
 
 def test_the_rate_rises_and_falls():
@@ -194,8 +284,8 @@ def test_the_rate_rises_and_falls():
         (["sudoku", "d", "--steps", "1", "--shape", '{"vocabulary": 30}'], "unknown size 'vocabulary'"),
         (["sudoku", "d", "--steps", "1", "--weights", "nowhere"], "cannot be read"),
         (["sudoku", "d", "--steps", "1", "--weights", COUNTDOWN], "is of another network"),
-        (["sudoku", "d", "--steps", "0"], "steps is 0: it must be at least 1"),
-        (["sudoku", "d", "--seconds", "nan"], "seconds is nan: it must be at least 0"),
+        (["sudoku", "d", "--steps", "0"], "steps is 0: it must be from 1 to 1e+09"),
+        (["sudoku", "d", "--seconds", "nan"], "seconds is nan: it must be from 0 to 1e+09"),
         (["sudoku", "d", "--steps", "1", "--batch", "0"], "batch is 0"),
         (["sudoku", "d", "--steps", "1", "--log", "0"], "log is 0"),
         (["sudoku", "d", "--steps", "1", "--held", "0"], "held is 0"),

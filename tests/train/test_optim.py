@@ -160,7 +160,7 @@ def test_it_goes_on_from_its_state(kind):
         other.load_state_dict(first.state_dict())
         again = Optimizer(other, kind, 0.1)
         if restore:
-            again.restore(kept, 3)
+            again.restore(kept)
         steps(other, again, range(3, 6))
         same = [torch.equal(a, b) for a, b in zip(whole.parameters(), other.parameters(), strict=True)]
         assert all(same) if restore else not any(same)
@@ -172,7 +172,7 @@ def test_another_kind_begins_anew_where_it_knows_nothing():
     push(net, 0)
     begun.step(0.01)
     other = Optimizer(net, "adamw", 0.1)
-    other.restore(begun.state(), 1)
+    other.restore(begun.state())
     push(net, 1)
     other.step(0.01)
     assert all(weight.isfinite().all() for weight in net.parameters())

@@ -27,7 +27,6 @@ from unmask.sudoku import (
     parse,
     puzzle,
     solutions,
-    solved,
     write,
 )
 from unmask.train.grids import grids
@@ -39,7 +38,7 @@ DONE = "534678912672195348198342567859761423426853791713924856961537284287419635
 
 def test_a_known_puzzle():
     assert solutions(parse(EASY)) == [parse(DONE)]
-    assert fault(DONE, parse(EASY)) is None and solved(parse(DONE), parse(EASY))
+    assert fault(DONE, parse(EASY)) is None
     check(parse(EASY))
 
 
@@ -70,7 +69,7 @@ def test_wrong_answers():
         ([*done[:2], 0, *done[3:]], "there are blanks left"),
         ([*done[:-1], 8], "the clue 9 in row 9, column 9 is gone"),
     ):
-        assert fault(write(board), given) == why and not solved(board, given)
+        assert fault(write(board), given) == why
 
 
 def test_clashes():

@@ -10,14 +10,12 @@ import numpy as np
 import torch
 
 from unmask import countdown, evaluate
-from unmask.countdown import ALPHABET, EQUATION, HEAD, LEAST, MASK, MOST, Problem
+from unmask.countdown import ALPHABET, EQUATION, HEAD, LEAST, MASK, MOST
 from unmask.models.network import Network
-from unmask.models.text import Characters
-from unmask.models.transformer import Transformer
 from unmask.recipe import Recipe
-from unmask.state import Vocab
 from unmask.train.loop import Numbers
 from unmask.train.problems import keys, problems
+from unmask.train.start import as_denoiser
 from unmask.train.task import Options, Task
 
 LONGEST = countdown.columns(MOST)
@@ -36,6 +34,7 @@ CONFIG = {
     "alphabet": ALPHABET,
     "torch_dtype": "float32",
 }
+PLAN = {"tilt": 1.0}
 SHARES = {3: 0.1, 4: 0.7, 5: 0.2}  # of batches, by how many numbers their problems have
 TRAINED, HELD = 4, 5  # streams of random numbers
 
@@ -44,12 +43,12 @@ def task(options: Options) -> Task:
     options.only("countdown", "exclude")
     source = Problems.without(options.exclude, options.held)
     about = {"excluded": len(source.excluded), "files": dict(source.files)}
-    return Task(source, CONFIG, MASK, {"tilt": 1.0}, about, begin=place)
+    return Task(source, CONFIG, MASK, about, begin=place)
 
 
 @dataclass(frozen=True)
 class Problems:
-    """Problems without end, none of which is in `excluded`; and `held` others of each size to validate on."""
+    """Problems without end, none of which is in `excluded`; and `held` reserved ones of each size to validate on."""
 
     excluded: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # keys, sorted
     files: tuple[tuple[str, str], ...] = ()  # name and SHA-256 of the files they are from
@@ -70,17 +69,13 @@ class Problems:
 
     def validate(self, network: Network) -> dict[str, float]:
         """The share of problems that confidence order solves at temperature 0, one token a step."""
-        model, found = as_denoiser(network), {}
+        model, found = as_denoiser("countdown", CONFIG, network), {}
         for many in range(LEAST, MOST + 1):
-            tokens = problems(self.held, many, np.random.default_rng([many, HELD]), self.excluded)
-            rows = evaluate.run("countdown", model, [_problem(row) for row in tokens.tolist()], Recipe("confidence"))
+            tokens = problems(self.held, many, np.random.default_rng([many, HELD]), self.excluded, held=True)
+            puzzles = [countdown.problem(row) for row in tokens.tolist()]
+            rows = evaluate.run("countdown", model, puzzles, Recipe("confidence"))
             found[f"solved_{many}"] = sum(row.strict for row in rows) / len(rows)
         return found
-
-
-def _problem(tokens: list[int]) -> Problem:
-    head = "".join(ALPHABET[token] for token in tokens[:HEAD])
-    return countdown.parse(f"{head[:14].strip()},{head[15:17]}")
 
 
 def place(network: Network) -> None:
@@ -93,8 +88,3 @@ def place(network: Network) -> None:
         number, digit = divmod(column, 3) if column < HEAD else divmod(column - HEAD + 6 * EQUATION, EQUATION)
         table[column] = which[number] + (within[digit] if column >= HEAD else which[15 - digit])
     network.place.weight.data.copy_(table / 2**0.5)
-
-
-def as_denoiser(network: Network) -> Transformer:
-    """The network as a model of problems and answers."""
-    return Transformer(network, Vocab(MASK), Characters(ALPHABET), name="countdown", limit=LONGEST, absent=(MASK,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -11,12 +12,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -30,9 +31,12 @@ from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, object
 LOG, STATE = "log.jsonl", "state.safetensors"
 Numbers = np.ndarray[Any, Any]
 Tell = Callable[[dict[str, Any]], None]
-LEAST = {  # of what a Plan holds
-    **dict.fromkeys(("steps", "batch", "log"), 1),
-    **dict.fromkeys(("seconds", "rate", "average", "tilt", "seed", "workers"), 0),
+BOUNDS: dict[str, tuple[float, float]] = {  # of a Plan
+    **dict.fromkeys(("steps", "batch", "log"), (1, 10**9)),
+    **dict.fromkeys(("seconds", "rate", "tilt", "check", "clip", "warmup", "decay"), (0, 1e9)),
+    "average": (0, 1),
+    "seed": (0, 2**31),
+    "workers": (0, 1024),
 }
 
 
@@ -60,7 +64,7 @@ class Plan:
     warmup: int = 200
     decay: float = 0.01  # of weights, for matrices only
     clip: float = 1.0  # of the gradient's norm
-    average: float = 0.9995  # of the moving average of weights, which is what is kept
+    average: float = 0.9995  # of the moving average of weights, which is what is kept; less before step 18,000
     schedule: str = "linear"
     weighting: str = "even"
     tilt: float = 0.0  # times are drawn with a density that grows as t to this power: 1 has more of many masks
@@ -74,10 +78,10 @@ class Plan:
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:
             raise InputError("training has no end", "give steps or seconds")
-        for name, least in LEAST.items():
+        for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not value >= least:  # nor NaN
-                raise InputError(f"{name} is {value}", f"it must be at least {least}")
+            if value is not None and not least <= value <= most:  # nor NaN
+                raise InputError(f"{name} is {value}", f"it must be from {least:g} to {most:g}")
         for name, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("weighting", WEIGHTINGS)):
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
@@ -129,6 +133,7 @@ class _Run:
     network: Network
     averages: list[Tensor]
     optimizer: Optimizer
+    data: Mapping[str, Any]  # what it is trained on
     step: int = 0
     seconds: float = 0.0
 
@@ -150,12 +155,12 @@ def train(
     begins with the plan and what `about` says of the data.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    run = _begin(network, plan, directory)
+    run = _begin(network, plan, directory, {"seed": plan.seed, **(about or {})})
     losses: Callable[..., Tensor] = torch.compile(_Losses(network), dynamic=False) if plan.compile else _Losses(network)
     device = network.embed.weight.device
     generator = torch.Generator(device)
     began, checked = time.perf_counter() - run.seconds, run.seconds
-    with (directory / LOG).open("a", encoding="utf-8") as log, _Ahead(source, plan, run.step) as batches:
+    with _open_log(directory) as log, _Ahead(source, plan, run.step) as batches:
 
         def say(event: dict[str, Any]) -> None:
             log.write(json.dumps(event) + "\n")
@@ -164,38 +169,54 @@ def train(
 
         begin = {"event": "start", "step": run.step, "plan": asdict(plan), "device": str(device)}
         say(begin | ({"data": dict(about)} if about else {}))
-        for clean, open in batches:
-            progress = plan.progress(run.step, run.seconds)
-            if progress >= 1:
-                break
-            generator.manual_seed((plan.seed * 1_000_003 + run.step) % 2**32)  # so that a resumed run goes the same way
-            tokens, free = (torch.from_numpy(part).to(device) for part in (clean, open))
-            loss, norm = _step(run, losses, tokens.long(), free.expand_as(tokens), plan, generator, mask, progress)
-            run.step += 1
-            run.seconds = time.perf_counter() - began
-            if run.step % plan.log == 0 or run.step == 1:
-                loss_now = float(loss)  # waits for the device
+        try:
+            for clean, open in batches:
+                progress = plan.progress(run.step, run.seconds)
+                if progress >= 1:
+                    break
+                generator.manual_seed((plan.seed * 1_000_003 + run.step) % 2**32)  # a resumed run goes the same way
+                tokens, free = (torch.from_numpy(part).to(device) for part in (clean, open))
                 rate = plan.rate_at(run.step, progress)
-                say({"event": "step", "step": run.step, "seconds": round(run.seconds, 2), "loss": loss_now}
-                    | {"norm": float(norm), "rate": rate, "progress": round(progress, 4)})  # fmt: skip
-                if not math.isfinite(loss_now):
-                    raise ModelError(f"the loss is {loss_now} after {run.step} steps", "lower the rate")
-            if run.seconds - checked >= plan.check:
-                pause = time.perf_counter()
-                _keep(run, source, directory, save, say)
-                began += time.perf_counter() - pause  # validation is no training
-                checked = run.seconds
+                loss, norm = _step(run, losses, tokens.long(), free.expand_as(tokens), plan, generator, mask, rate)
+                run.step += 1
+                run.seconds = time.perf_counter() - began
+                if run.step % plan.log == 0 or run.step == 1:
+                    loss_now = float(loss)  # waits for the device
+                    say({"event": "step", "step": run.step, "seconds": round(run.seconds, 2), "loss": loss_now}
+                        | {"norm": float(norm), "rate": rate, "progress": round(progress, 4)})  # fmt: skip
+                    if not math.isfinite(loss_now):
+                        raise ModelError(f"the loss is {loss_now} after {run.step} steps", "lower the rate")
+                if run.seconds - checked >= plan.check:
+                    pause = time.perf_counter()
+                    _keep(run, source, directory, save, say)
+                    began += time.perf_counter() - pause  # validation is no training
+                    checked = run.seconds
+        except KeyboardInterrupt:
+            _write_state(run, directory)  # the next run goes on from here
+            raise
         _keep(run, source, directory, save, say)
     draw(read_log(directory), directory / PLOT)
     return _averaged(run)
 
 
+def _open_log(directory: Path) -> TextIO:
+    """The log, at the beginning of a line."""
+    path = directory / LOG
+    cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
+    file = path.open("a", encoding="utf-8")
+    file.write("\n" if cut else "")
+    return file
+
+
 def read_log(directory: Path) -> list[dict[str, Any]]:
-    """The events of a training, of all its runs; a last line that was cut off is left out."""
-    events = []
+    """The events of a training, without those that a later run went back over and without lines that were cut off."""
+    events: list[dict[str, Any]] = []
     for line in (directory / LOG).read_text(encoding="utf-8").splitlines():
         with suppress(ValueError):
-            events.append(json.loads(line))
+            event = json.loads(line)
+            if event["event"] == "start":
+                events = [earlier for earlier in events if earlier["step"] <= event["step"]]
+            events.append(event)
     return events
 
 
@@ -207,7 +228,7 @@ def _step(
     plan: Plan,
     generator: torch.Generator,
     mask: int,
-    progress: float,
+    rate: float,
 ) -> tuple[Tensor, Tensor]:
     """One step of the optimiser; its loss and the gradient's norm, still on the device."""
     schedule = SCHEDULES[plan.schedule]
@@ -223,9 +244,9 @@ def _step(
     loss.backward()  # type: ignore[no-untyped-call]
     parameters = list(run.network.parameters())
     norm = nn.utils.clip_grad_norm_(parameters, plan.clip)
-    run.optimizer.step(plan.rate_at(run.step, progress))
+    run.optimizer.step(rate)
     with torch.no_grad():
-        share = 1 - min(plan.average, (run.step + 1) / (run.step + 10))  # early on the average follows quickly
+        share = 1 - min(plan.average, (run.step + 1) / (run.step + 10))  # at most over a ninth of the steps so far
         torch._foreach_lerp_(run.averages, [p.detach() for p in parameters], share)
     return loss.detach(), norm
 
@@ -233,11 +254,11 @@ def _step(
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def _begin(network: Network, plan: Plan, directory: Path) -> _Run:
+def _begin(network: Network, plan: Plan, directory: Path, data: Mapping[str, Any]) -> _Run:
     """From the state that is there, or from the network's own weights."""
     network.requires_grad_(True).train()
     optimizer = Optimizer(network, plan.optimizer, plan.decay)
-    run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer)
+    run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer, data)
     path = directory / STATE
     if path.exists():
         _resume(run, path)
@@ -247,8 +268,13 @@ def _begin(network: Network, plan: Plan, directory: Path) -> _Run:
 def _resume(run: _Run, path: Path) -> None:
     try:
         kept = load_file(path)
-    except (SafetensorError, OSError) as error:
+        with safe_open(path, "pt") as file:
+            data = json.loads((file.metadata() or {}).get("data", "null"))
+    except (SafetensorError, OSError, ValueError) as error:
         raise ModelError(f"{path.name} cannot be read", str(error).splitlines()[0]) from None
+    for name, value in (data or {}).items():
+        if value != json.loads(json.dumps(run.data.get(name))):
+            raise ModelError(f"{path.name} was begun with other data: {name} differs", "give the same, or another DIR")
     wanted = {f"{kind}.{name}" for name, _ in run.network.named_parameters() for kind in ("weight", "average")}
     if not wanted <= set(kept):
         raise ModelError(f"{path.name} is of another network", "give another directory, or the shape it was begun with")
@@ -258,20 +284,31 @@ def _resume(run: _Run, path: Path) -> None:
         weight.data.copy_(kept[f"weight.{name}"])
         average.copy_(kept[f"average.{name}"])
     run.step, run.seconds = int(kept["step"]), float(kept["seconds"])
-    run.optimizer.restore(kept, run.step)
+    run.optimizer.restore(kept)
 
 
 def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Network], None], say: Tell) -> None:
     """Write the state and the averaged model, and say how good it is."""
+    _write_state(run, directory)
+    network = _averaged(run)
+    save(directory, network)
+    say({"event": "validation", "step": run.step, "seconds": round(run.seconds, 2), **source.validate(network)})
+
+
+def _write_state(run: _Run, directory: Path) -> None:
+    """All that the next run goes on from; never half of it, and never weights that are lost."""
+    if not all(bool(weight.isfinite().all()) for weight in (*run.network.parameters(), *run.averages)):
+        raise ModelError(f"the weights are lost after {run.step} steps", "lower the rate; an earlier state is kept")
     kept = {"step": torch.tensor(run.step), "seconds": torch.tensor(run.seconds)}
     for (name, weight), average in zip(run.network.named_parameters(), run.averages, strict=True):
         kept |= {f"weight.{name}": weight.detach().cpu(), f"average.{name}": average.cpu()}
     kept |= {name: tensor.cpu() for name, tensor in run.optimizer.state().items()}
-    save_file({name: tensor.contiguous() for name, tensor in kept.items()}, directory / f"{STATE}.new")
-    (directory / f"{STATE}.new").rename(directory / STATE)  # never half a state
-    network = _averaged(run)
-    save(directory, network)
-    say({"event": "validation", "step": run.step, "seconds": round(run.seconds, 2), **source.validate(network)})
+    new, about = directory / f"{STATE}.new", {"data": json.dumps(dict(run.data))}
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in kept.items()}, new, about)
+        new.rename(directory / STATE)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"cannot write {str(directory / STATE)!r}", str(error).splitlines()[0]) from None
 
 
 def _averaged(run: _Run) -> Network:
@@ -285,6 +322,12 @@ def _averaged(run: _Run) -> Network:
 # --- batches, made ahead of time -------------------------------------------------------------------------------------
 
 
+def _quiet() -> None:
+    """A worker has one thread, and leaves Ctrl-C to its parent."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class _Ahead:
     """Batches in order, made in the background by `workers` other processes, or by one thread where there are none."""
 
@@ -293,7 +336,7 @@ class _Ahead:
         fresh = get_context("spawn")  # a fork would share the state of CUDA
         self.pool: Executor = ThreadPoolExecutor(1)
         if plan.workers:  # one thread each, or they would get into each other's way
-            self.pool = ProcessPoolExecutor(plan.workers, fresh, torch.set_num_threads, (1,))
+            self.pool = ProcessPoolExecutor(plan.workers, fresh, _quiet)
         self.depth = 2 + 3 * plan.workers
         self.waiting: list[Future[tuple[Numbers, Numbers]]] = []
 

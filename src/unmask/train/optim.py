@@ -68,17 +68,18 @@ class Optimizer:
             moments = self.adam.state.get(weight, {})
             if moments:
                 kept |= {f"first.{name}": moments["exp_avg"], f"second.{name}": moments["exp_avg_sq"]}
+                kept[f"count.{name}"] = moments["step"]
         return kept
 
-    def restore(self, kept: dict[str, Tensor], step: int) -> None:
+    def restore(self, kept: dict[str, Tensor]) -> None:
         """Go on from such a state; what is not in it begins anew."""
         for name, momentum in self.momenta.items():
             if f"momentum.{name}" in kept:
                 momentum.copy_(kept[f"momentum.{name}"])
         for name, weight in self.rest.items():
-            if f"first.{name}" in kept:
+            if f"count.{name}" in kept:
                 first, second = (kept[f"{which}.{name}"].to(weight.device) for which in ("first", "second"))
-                count = torch.tensor(float(step), device=weight.device if weight.is_cuda else "cpu")
+                count = kept[f"count.{name}"].to(weight.device if weight.is_cuda else "cpu")
                 self.adam.state[weight] = {"exp_avg": first, "exp_avg_sq": second, "step": count}
 
 

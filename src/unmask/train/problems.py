@@ -30,24 +30,37 @@ def _key(numbers: Whole, target: Whole) -> Whole:  # [N, 5], [N] -> [N]
     return numbers @ 100 ** np.arange(1, 6) + target
 
 
-def problems(count: int, many: int, dice: np.random.Generator, without: Whole | None = None) -> NDArray[np.uint8]:
-    """Tokens [count, columns(many)] of problems of `many` numbers with their answers; none with a key in `without`."""
+def reserved(key: Whole) -> NDArray[np.bool_]:
+    """One problem in 64 is never trained on, whatever stream it comes from: these are for measuring."""
+    mixed: NDArray[np.uint64] = key.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    few: NDArray[np.bool_] = mixed < np.uint64(1 << 58)
+    return few
+
+
+def problems(
+    count: int, many: int, dice: np.random.Generator, without: Whole | None = None, held: bool = False
+) -> NDArray[np.uint8]:
+    """Tokens [count, columns(many)] of problems of `many` numbers with their answers.
+
+    They are for training, or, where `held`, reserved ones; none has a key in `without`.
+    """
     found, made = [], 0
     while made < count:
-        tokens = _some(4 * count + 64, many, dice, without)
+        tokens = _some(4 * count + (4096 if held else 64), many, dice, without, held)
         found.append(tokens)
         made += len(tokens)
     return np.concatenate(found)[:count]
 
 
-def _some(count: int, many: int, dice: np.random.Generator, without: Whole | None) -> NDArray[np.uint8]:
+def _some(count: int, many: int, dice: np.random.Generator, without: Whole | None, held: bool) -> NDArray[np.uint8]:
     numbers = dice.integers(1, 100, (count, many))
     steps, good = _joined(numbers, dice)
     target = steps[:, -1, RESULT]
     numbers = -np.sort(-numbers, 1)
     good &= (target >= 10) & (target <= 99)
+    key = _key(np.pad(numbers, ((0, 0), (0, 5 - many))), target)
+    good &= reserved(key) == held
     if without is not None and len(without):
-        key = _key(np.pad(numbers, ((0, 0), (0, 5 - many))), target)
         good &= without[np.searchsorted(without, key).clip(max=len(without) - 1)] != key
     return _tokens(numbers[good], _ordered(steps[good]))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ def times(count: int, generator: torch.Generator, tilt: float = 0.0) -> Tensor: 
     return even.pow(1 / (1 + tilt)).clamp(min=SOONEST)
 
 
+@lru_cache
 def expected(schedule: Schedule, tilt: float = 0.0) -> float:
     """The share of open positions that is masked on average over times."""
     even = (torch.arange(4096) + 0.5) / 4096

@@ -17,7 +17,10 @@ from unmask.models.family import Config
 from unmask.models.hub import TOKENIZER
 from unmask.models.native import BITS, NATIVE, read
 from unmask.models.network import Network, empty
+from unmask.models.text import Characters
+from unmask.models.transformer import Transformer
 from unmask.models.write import new_checkpoint, write_json, write_weights
+from unmask.state import Vocab
 
 PLACES = ("embed", "row", "column", "box", "place")
 
@@ -43,10 +46,20 @@ def take(network: Network, path: Path) -> None:
         weights = unpack(load_file(path))
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{str(path)!r} cannot be read", str(error).splitlines()[0]) from None
-    for name, parameter in network.named_parameters():
-        if name not in weights or weights[name].shape != parameter.shape:
+    parameters = dict(network.named_parameters())
+    for name in {**parameters, **weights}:
+        if name not in weights or name not in parameters or weights[name].shape != parameters[name].shape:
             raise ModelError(f"{str(path)!r} is of another network: {name} differs", "train from the beginning")
+    for name, parameter in parameters.items():
         parameter.copy_(weights[name])
+
+
+def as_denoiser(name: str, config: Mapping[str, Any], network: Network) -> Transformer:
+    """A network of characters as a model."""
+    mask = config["mask_token_id"]
+    return Transformer(
+        network, Vocab(mask), Characters(config["alphabet"]), name, limit=config["limit"], absent=(mask,)
+    )
 
 
 def save(directory: Path, config: Mapping[str, Any], network: Network, bits: int = 16) -> None:

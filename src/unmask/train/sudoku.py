@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import numpy as np
 
 from unmask import evaluate
 from unmask.models.network import Network
-from unmask.models.text import Characters
-from unmask.models.transformer import Transformer
 from unmask.recipe import Recipe
-from unmask.state import Vocab
 from unmask.sudoku import MASK, puzzle
 from unmask.train.grids import grids
 from unmask.train.loop import Numbers
+from unmask.train.start import as_denoiser
 from unmask.train.task import Options, Task
 
 CONFIG = {
@@ -33,6 +32,7 @@ CONFIG = {
     "alphabet": "123456789",
     "torch_dtype": "float32",
 }
+PLAN: dict[str, Any] = {}
 
 
 def task(options: Options) -> Task:
@@ -53,7 +53,7 @@ class Grids:
 
     def validate(self, network: Network) -> dict[str, float]:
         """The share of puzzles that confidence order solves at temperature 0, one cell a step."""
-        model = as_denoiser(network)
+        model = as_denoiser("sudoku", CONFIG, network)
         found = {}
         for clues in self.clues:
             rows = evaluate.run("sudoku", model, self._held_out(clues), Recipe(sampler="confidence"))
@@ -65,9 +65,3 @@ class Grids:
             dice, made = Random(clues), grids(self.held, np.random.default_rng([clues, 2]))
             self.puzzles[clues] = [puzzle(grid.tolist(), clues, dice) for grid in made]
         return self.puzzles[clues]
-
-
-def as_denoiser(network: Network) -> Transformer:
-    """The network as a model of digits."""
-    words = Characters(str(CONFIG["alphabet"]))
-    return Transformer(network, Vocab(MASK), words, name="sudoku", limit=81, absent=(MASK,))

@@ -41,6 +41,5 @@ class Task:
     source: Source
     config: Mapping[str, Any]  # config.json of the model
     mask: int
-    plan: Mapping[str, Any] = field(default_factory=dict)  # fields of Plan that suit it
     about: Mapping[str, Any] = field(default_factory=dict)  # what the log says of the data
     begin: Callable[[Network], None] = lambda network: None  # sets weights that random ones do not suit

@@ -67,7 +67,7 @@ def task(options: Options) -> Task:
     held = held[:: max(1, len(held) // options.held)][: options.held]  # from all over the text
     tokens = str(_packed(options, words))
     about = {"tokens": len(_opened(tokens)), "files": [Path(each).name for each in options.corpus]}
-    return Task(Windows(tokens, held, widths(words)), CONFIG, MASK, PLAN, about)
+    return Task(Windows(tokens, held, widths(words)), CONFIG, MASK, about)
 
 
 def _packed(options: Options, words: Tokenizer) -> Path:
@@ -80,10 +80,13 @@ def _packed(options: Options, words: Tokenizer) -> Path:
         if note.exists() and note.read_text(encoding="utf-8") != mine:
             raise InputError(f"{str(directory)!r} has tokens of another corpus or tokenizer", "give another directory")
         return path
+    tokens = pack(options.corpus, words)
+    if len(tokens) < LENGTH:
+        raise InputError(f"the corpus has {len(tokens)} tokens", f"a window has {LENGTH}: give more text")
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text(text, encoding="utf-8")
     note.write_text(mine, encoding="utf-8")
-    np.save(directory / f"new.{TOKENS}", pack(options.corpus, words))
+    np.save(directory / f"new.{TOKENS}", tokens)
     (directory / f"new.{TOKENS}").rename(path)
     return path
 
