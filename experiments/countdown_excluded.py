@@ -4,9 +4,9 @@
 
 Every batch is a function of the seed, its number and the excluded problems. The log says which seed, how many steps,
 and the SHA-256 of the files that were excluded: the script checks that they are these files, makes all batches again
-and counts the problems that are also in the files, in any order of the numbers, or reserved for measuring. To show that it
-would notice, it also counts the test problems in the first batches without the exclusion, and looks for a problem of
-the first batch. The exit status is 1 where anything is not as it should be.
+and counts the problems that are also in the files, in any order of the numbers, or reserved for measuring. To show
+that it would notice, it also counts the test problems in the first batches without the exclusion, and looks for a
+problem of the first batch. The exit status is 1 where anything is not as it should be.
 """
 
 from __future__ import annotations
