@@ -169,6 +169,7 @@ def run_train(args: Namespace) -> None:
     gpu, (make, suits) = device.type == "cuda", TASKS[args.task]
     said = {name: getattr(args, name) for name in SAID if getattr(args, name) is not None}
     plan = Plan(**{**suits, "half": gpu, "compile": gpu, **said})
+    _check_place(directory)
     held = args.held if args.held is not None else 256 if gpu else 16
     task = make(Options(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, **lists))
     config = {**task.config, **shape}
@@ -195,6 +196,17 @@ def run_train(args: Namespace) -> None:
         )
     name = f"./{args.directory}" if args.directory in MODELS else args.directory
     print(f"{name}: load it as a model; {LOG} says how it went, {PLOT} shows it")
+
+
+def _check_place(directory: Path) -> None:
+    """Refuse a directory whose model is no training that could go on: it would be overwritten."""
+    if (
+        any((directory / name).exists() for name in ("config.json", "model.safetensors"))
+        and not (directory / STATE).exists()
+    ):
+        raise InputError(
+            f"{str(directory)!r} holds a model", f"give another DIR; --weights {directory}/model.safetensors"
+        )
 
 
 def _shape(text: str) -> dict[str, object]:

@@ -298,3 +298,12 @@ def test_bad_commands_are_one_line(given, said, tmp_path, monkeypatch, capsys):
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
     assert not (tmp_path / "d").exists()
+
+
+def test_a_model_that_is_there_is_not_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fabricate", "llada", "there"]) == 0
+    before = Path("there/config.json").read_bytes()
+    assert main(["train", "sudoku", "there", "--steps", "1"]) == 2
+    assert "'there' holds a model: give another DIR" in capsys.readouterr().err
+    assert Path("there/config.json").read_bytes() == before
