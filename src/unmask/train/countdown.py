@@ -13,7 +13,7 @@ from unmask import countdown, evaluate
 from unmask.countdown import ALPHABET, EQUATION, HEAD, LEAST, MASK, MOST
 from unmask.models.network import Network
 from unmask.recipe import Recipe
-from unmask.train.loop import Numbers
+from unmask.train.ahead import Numbers
 from unmask.train.problems import keys, problems
 from unmask.train.start import as_denoiser
 from unmask.train.task import Options, Task

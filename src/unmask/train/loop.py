@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
@@ -24,12 +20,12 @@ from torch import Tensor, nn
 from unmask.errors import InputError, ModelError, unknown
 from unmask.models.mdlm import log_linear
 from unmask.models.network import Network, empty
+from unmask.train.ahead import Ahead, Source
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.plot import PLOT, draw
 from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
 
 LOG, STATE = "log.jsonl", "state.safetensors"
-Numbers = np.ndarray[Any, Any]
 Tell = Callable[[dict[str, Any]], None]
 BOUNDS: dict[str, tuple[float, float]] = {  # of a Plan
     **dict.fromkeys(("steps", "batch", "log"), (1, 10**9)),
@@ -38,18 +34,6 @@ BOUNDS: dict[str, tuple[float, float]] = {  # of a Plan
     "seed": (0, 2**31),
     "workers": (0, 1024),
 }
-
-
-class Source(Protocol):
-    """Where training tokens come from."""
-
-    def batch(self, number: int, size: int) -> tuple[Numbers, Numbers]:
-        """Clean tokens [size, L] and which columns may be masked [L] bool; a pure function of its number."""
-        ...
-
-    def validate(self, network: Network) -> dict[str, float]:
-        """Figures of a network on held-out data."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -160,7 +144,7 @@ def train(
     device = network.embed.weight.device
     generator = torch.Generator(device)
     began, checked = time.perf_counter() - run.seconds, run.seconds
-    with _open_log(directory) as log, _Ahead(source, plan, run.step) as batches:
+    with _open_log(directory) as log, Ahead(source, plan.seed, plan.batch, plan.workers, run.step) as batches:
 
         def say(event: dict[str, Any]) -> None:
             log.write(json.dumps(event) + "\n")
@@ -317,39 +301,3 @@ def _averaged(run: _Run) -> Network:
     for parameter, average in zip(copy.parameters(), run.averages, strict=True):
         parameter.copy_(average)
     return copy
-
-
-# --- batches, made ahead of time -------------------------------------------------------------------------------------
-
-
-def _quiet() -> None:
-    """A worker has one thread, and leaves Ctrl-C to its parent."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-class _Ahead:
-    """Batches in order, made in the background by `workers` other processes, or by one thread where there are none."""
-
-    def __init__(self, source: Source, plan: Plan, first: int) -> None:
-        self.source, self.plan, self.next = source, plan, first
-        fresh = get_context("spawn")  # a fork would share the state of CUDA
-        self.pool: Executor = ThreadPoolExecutor(1)
-        if plan.workers:  # one thread each, or they would get into each other's way
-            self.pool = ProcessPoolExecutor(plan.workers, fresh, _quiet)
-        self.depth = 2 + 3 * plan.workers
-        self.waiting: list[Future[tuple[Numbers, Numbers]]] = []
-
-    def __enter__(self) -> Iterator[tuple[Numbers, Numbers]]:
-        return self._batches()
-
-    def _batches(self) -> Iterator[tuple[Numbers, Numbers]]:
-        while True:
-            while len(self.waiting) < self.depth:
-                number = self.plan.seed * 2**32 + self.next
-                self.waiting.append(self.pool.submit(self.source.batch, number, self.plan.batch))
-                self.next += 1
-            yield self.waiting.pop(0).result()
-
-    def __exit__(self, *_: object) -> None:
-        self.pool.shutdown(wait=True, cancel_futures=True)

@@ -12,8 +12,8 @@ from unmask import evaluate
 from unmask.models.network import Network
 from unmask.recipe import Recipe
 from unmask.sudoku import MASK, puzzle
+from unmask.train.ahead import Numbers
 from unmask.train.grids import grids
-from unmask.train.loop import Numbers
 from unmask.train.start import as_denoiser
 from unmask.train.task import Options, Task
 
