@@ -107,7 +107,7 @@ def test_losses_are_those_of_the_masked_places():
     clean, columns = torch.randint(9, (4, 81), generator=dice), torch.arange(81)[None]
     hide = torch.rand(clean.shape, generator=dice) < 0.3
     noised = clean.masked_fill(hide, MASK)
-    found = _Losses(network)(noised, clean, columns, None, _asked(hide, 0.3))
+    found = _Losses(network)(noised, clean, columns, network.waves(columns), None, _asked(hide, 0.3))
     hidden, _ = network(noised, columns)
     every = -network.head(hidden).log_softmax(2).gather(2, clean[:, :, None])[:, :, 0]
     assert torch.allclose(found[hide], every[hide], atol=1e-5)

@@ -174,10 +174,11 @@ class Network(nn.Module):
         kept: Kept | None = None,
         start: int = 0,  # compute only from this column on; what is before it must be kept
         keep: bool = False,
+        waves: Pair | None = None,  # of these columns; None: made here
     ) -> tuple[Tensor, list[Pair]]:
         """Hidden states [R, L - start, D], and, to `keep`, the keys and values of every layer."""
         x = self._embed(tokens[:, start:], columns[:, start:])
-        sites = self._sites(columns, attend, start, kept)
+        sites = self._sites(columns, attend, start, kept, waves or self.waves(columns))
         condition = self._condition(sigma, x) if self.shape.condition else None
         used: list[Pair] = []
         for layer, block in enumerate(self.blocks):
@@ -198,15 +199,25 @@ class Network(nn.Module):
             return torch.add(x, self.box(row // small * small + column // small))
         return x
 
-    def _sites(self, columns: Tensor, attend: Tensor | None, start: int, kept: Kept | None) -> _Sites:
-        cos = sin = seen = fresh = None
+    def waves(self, columns: Tensor) -> Pair | None:
+        """Cosines and sines [R, 1, L, d/2] of the rotary angles of columns.
+
+        Made inside of what is compiled, they would be made again wherever they are used.
+        """
+        if self.shape.position != "rotary":
+            return None
+        pairs = self.shape.each // 2
+        pace = self.shape.base ** (-torch.arange(pairs, device=columns.device, dtype=torch.float64) / pairs)
+        angles = columns[:, None, :, None].clamp(min=0).double() * pace
+        exact = torch.float64 if self.embed.weight.dtype == torch.float64 else torch.float32
+        return angles.cos().to(exact), angles.sin().to(exact)
+
+    def _sites(
+        self, columns: Tensor, attend: Tensor | None, start: int, kept: Kept | None, waves: Pair | None
+    ) -> _Sites:
+        seen = fresh = None
+        cos, sin = (None, None) if waves is None else (wave[:, :, start:] for wave in waves)
         length, device = columns.shape[1], columns.device
-        if self.shape.position == "rotary":
-            pairs = self.shape.each // 2
-            pace = self.shape.base ** (-torch.arange(pairs, device=device, dtype=torch.float64) / pairs)
-            angles = columns[:, None, start:, None].clamp(min=0).double() * pace
-            exact = torch.float64 if self.embed.weight.dtype == torch.float64 else torch.float32
-            cos, sin = angles.cos().to(exact), angles.sin().to(exact)
         if attend is not None:
             # A padding row may see itself, so that no softmax is empty; nobody sees it.
             itself = torch.eye(length, dtype=torch.bool, device=device)[start:]

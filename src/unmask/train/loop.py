@@ -89,8 +89,16 @@ class _Losses(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, noised: Tensor, clean: Tensor, columns: Tensor, sigma: Tensor | None, asked: Tensor) -> Tensor:
-        hidden, _ = self.network(noised, columns, None, sigma)
+    def forward(
+        self,
+        noised: Tensor,
+        clean: Tensor,
+        columns: Tensor,
+        waves: tuple[Tensor, Tensor] | None,
+        sigma: Tensor | None,
+        asked: Tensor,
+    ) -> Tensor:
+        hidden, _ = self.network(noised, columns, sigma=sigma, waves=waves)
         shape = self.network.shape
         weight = self.network.embed.weight if shape.tied else self.network.head.weight
         bias = None if shape.tied else self.network.head.bias
@@ -223,7 +231,8 @@ def _step(
     cast = torch.autocast(clean.device.type, torch.bfloat16) if plan.half else nullcontext()
     asked = _asked(hide, expected(schedule, plan.tilt))
     with cast:
-        each = losses(clean.masked_fill(hide, mask), clean, columns, sigma, asked)
+        waves = run.network.waves(columns)
+        each = losses(clean.masked_fill(hide, mask), clean, columns, waves, sigma, asked)
     loss = objective(each, hide, open, when, schedule, plan.weighting)
     loss.backward()  # type: ignore[no-untyped-call]
     parameters = list(run.network.parameters())
