@@ -28,6 +28,7 @@ from unmask.recipe import Recipe
 
 
 def sample(args: argparse.Namespace) -> None:
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU
     model = unmask.load(args.model, args.device)
     end = model.vocab.eos
     with open(args.file, "w", encoding="utf-8") as file:
