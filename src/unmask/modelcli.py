@@ -26,7 +26,7 @@ from unmask.train.loop import LOG, STATE, Plan, train
 from unmask.train.optim import OPTIMIZERS
 from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, WEIGHTINGS
-from unmask.train.start import fresh, save, take
+from unmask.train.start import fresh, save, take, weights_at
 from unmask.train.task import Options, Task
 
 Namespace = argparse.Namespace
@@ -169,16 +169,15 @@ def run_train(args: Namespace) -> None:
     gpu, (make, suits) = device.type == "cuda", TASKS[args.task]
     said = {name: getattr(args, name) for name in SAID if getattr(args, name) is not None}
     plan = Plan(**{**suits, "half": gpu, "compile": gpu, **said})
-    _check_place(directory)
+    _check_place(directory, args.weights)
     held = args.held if args.held is not None else 256 if gpu else 16
-    task = make(Options(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, **lists))
+    weights = None if args.weights is None else weights_at(args.weights)
+    task = make(Options(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, weights=weights, **lists))
     config = {**task.config, **shape}
     network = fresh(config, device, plan.seed)
     task.begin(network)
-    if args.weights is not None:
-        if (directory / STATE).exists():
-            raise InputError(f"--weights has no effect on {args.directory!r}, which is begun", "give another directory")
-        take(network, Path(args.weights))
+    if weights is not None:
+        take(network, weights)
 
     def keep(place: Path, trained: Network) -> None:
         save(place, config, trained, bits=args.bits)
@@ -198,15 +197,13 @@ def run_train(args: Namespace) -> None:
     print(f"{name}: load it as a model; {LOG} says how it went, {PLOT} shows it")
 
 
-def _check_place(directory: Path) -> None:
+def _check_place(directory: Path, weights: str | None) -> None:
     """Refuse a directory whose model is no training that could go on: it would be overwritten."""
-    if (
-        any((directory / name).exists() for name in ("config.json", "model.safetensors"))
-        and not (directory / STATE).exists()
-    ):
-        raise InputError(
-            f"{str(directory)!r} holds a model", f"give another DIR; --weights {directory}/model.safetensors"
-        )
+    if (directory / STATE).exists():
+        if weights is not None:
+            raise InputError(f"--weights has no effect on {str(directory)!r}, which is begun", "give another directory")
+    elif any((directory / name).exists() for name in ("config.json", "model.safetensors")):
+        raise InputError(f"{str(directory)!r} holds a model", f"give another DIR; --weights {directory}")
 
 
 def _shape(text: str) -> dict[str, object]:
@@ -245,7 +242,8 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log", type=int, metavar="N", help="steps between lines of the log [50]")
     parser.add_argument("--seed", type=int, metavar="N", help="of weights, data and noise [0]")
     parser.add_argument("--workers", type=int, metavar="N", help="processes that make data [0: a thread]")
-    parser.add_argument("--weights", metavar="FILE", help="start from the model.safetensors of a trained model")
+    about = "start from a trained model: its model.safetensors or directory, or a name like text"
+    parser.add_argument("--weights", metavar="FILE", help=about)
     parser.add_argument("--bits", type=int, default=16, choices=(8, 16), help="of a weight in the written model [16]")
     parser.add_argument("--exclude", nargs="+", metavar="FILE", help="countdown: problems never to train on")
     parser.add_argument("--corpus", nargs="+", metavar="FILE", help="text: what to train on; .txt, .txt.xz or .txt.gz")

@@ -325,11 +325,23 @@ def test_a_tokenizer_can_be_given(made, capsys):
     assert (made / "other/tokenizer.json").read_text() == (made / "mine.json").read_text()
 
 
-def test_trained_weights_can_begin_another(made):
-    given = [*flags(made), "--weights", "made/model.safetensors", "--rate", "0", "--tokenizer", "made/tokenizer.json"]
+@pytest.mark.parametrize("weights", ["made/model.safetensors", "made", "./made/"])
+@pytest.mark.parametrize("said", [["--tokenizer", "made/tokenizer.json"], []])
+def test_trained_weights_can_begin_another(made, weights, said):
+    """On another corpus too: they keep the tokens that they know."""
+    given = [*flags(made), *said, "--weights", weights, "--rate", "0", "--corpus", "b.txt"]
     assert main(["train", "text", "other", "--steps", "1", *given]) == 0
     one, two = load("made").network, load("other").network
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert Path("other/tokenizer.json").read_text() == Path("made/tokenizer.json").read_text()
+
+
+def test_an_embedded_model_can_begin_another(made):
+    given = ["--corpus", "b.txt", "--heldout", "b.txt", "--batch", "1", "--held", "1", "--rate", "0"]
+    assert main(["train", "text", "other", "--steps", "1", "--weights", "text", *given]) == 0
+    assert Path("other/tokenizer.json").read_text() == (WEIGHTS / "text" / "tokenizer.json").read_text()
+    one, two = load("text").network, load("other").network
+    assert all(torch.allclose(a, b, atol=2e-3) for a, b in zip(one.parameters(), two.parameters(), strict=True))
 
 
 SUDOKU = str(WEIGHTS / "sudoku" / "model.safetensors")
@@ -348,8 +360,12 @@ SUDOKU = str(WEIGHTS / "sudoku" / "model.safetensors")
         ("text new --corpus b.txt --heldout b.txt --tokenizer b.txt", "'b.txt' is no tokenizer"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer other.json", "is no tokenizer of ours"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer large.json", "'large.json' has 8193 tokens"),
-        (f"text new --corpus b.txt --heldout b.txt --weights {SUDOKU}", "is of another network"),
-        ("text new --corpus b.txt --heldout b.txt --weights b.txt", "'b.txt' cannot be read"),
+        (
+            f"text new --corpus b.txt --heldout b.txt --weights {SUDOKU} --tokenizer made/tokenizer.json",
+            "is of another network",
+        ),
+        ("text new --corpus b.txt --heldout b.txt --weights b.txt", "there is no 'tokenizer.json': give the --token"),
+        ("text new --corpus b.txt --heldout b.txt --weights b.txt --tokenizer made/tokenizer.json", "cannot be read"),
         ("text made --corpus b.txt --heldout b.txt", "has tokens of another corpus or tokenizer"),
         ("text made --corpus a.txt.xz --heldout b.txt --tokenizer wider.json", "of another corpus or tokenizer"),
         ("text made --corpus a.txt.xz --heldout b.txt --weights made/model.safetensors", "--weights has no effect"),

@@ -11,6 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from unmask.errors import ModelError, unknown
+from unmask.models import EMBEDDED
+from unmask.models import WEIGHTS as SHIPPED
 from unmask.models.bits import pack, unpack
 from unmask.models.checkpoint import WEIGHTS, fill, read_bytes, read_json, survey
 from unmask.models.family import Config
@@ -38,6 +40,15 @@ def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> N
             scale *= (2 * network.shape.layers) ** -0.5
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
     return network
+
+
+def weights_at(name: str) -> Path:
+    """The file of weights that a user means: by its path, by its directory, or by the name of an embedded model."""
+    path = SHIPPED / name if name in EMBEDDED else Path(name).expanduser()
+    path = path / WEIGHTS if path.is_dir() else path
+    if not path.is_file():
+        raise ModelError(f"there is no {str(path)!r}", f"give a {WEIGHTS}, its directory, or {', '.join(EMBEDDED)}")
+    return path
 
 
 def take(network: Network, path: Path) -> None:

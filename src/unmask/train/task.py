@@ -22,6 +22,7 @@ class Options:
     corpus: tuple[str, ...] = ()  # text files to train on
     heldout: str | None = None  # a text file to validate on
     tokenizer: str | None = None  # a tokenizer.json instead of one made of the corpus
+    weights: Path | None = None  # the model.safetensors that training starts from
 
     def __post_init__(self) -> None:
         if self.held < 1:

@@ -92,8 +92,12 @@ def _packed(options: Options, words: Tokenizer) -> Path:
 
 
 def _tokenizer(options: Options) -> Tokenizer:
-    given = options.tokenizer or options.directory / "tokenizer.json"
-    if options.tokenizer is None and not Path(given).exists():
+    """The one that is given, the one of the weights, the one of the directory, or one made of the corpus."""
+    beside = options.directory if options.weights is None else options.weights.parent
+    given = Path(options.tokenizer or beside / "tokenizer.json")
+    if options.tokenizer is None and not given.exists():
+        if options.weights is not None:
+            raise InputError(f"there is no {str(given)!r}", "give the --tokenizer that the weights were trained with")
         return make_tokenizer(options.corpus, int(str(CONFIG["vocabulary"])))
     try:
         words = Tokenizer.from_file(str(given))
