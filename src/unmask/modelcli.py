@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from unmask.models.checkpoint import DTYPES
 from unmask.models.convert import convert
 from unmask.models.fabricate import SIZES, fabricate
 from unmask.models.laws import check
-from unmask.models.network import Network, Shape
+from unmask.models.network import Network
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, layers
 from unmask.train import countdown, sudoku, text
@@ -26,16 +25,15 @@ from unmask.train.loop import LOG, STATE, Plan, train
 from unmask.train.optim import OPTIMIZERS
 from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, WEIGHTINGS
-from unmask.train.start import fresh, save, take, weights_at
+from unmask.train.start import FREE, fresh, save, sizes, take, weights_at
 from unmask.train.task import Options, Task
 
 Namespace = argparse.Namespace
-TASKS: dict[str, tuple[Callable[[Options], Task], dict[str, Any]]] = {  # with the fields of a Plan that suit it
-    "sudoku": (sudoku.task, sudoku.PLAN),
-    "countdown": (countdown.task, countdown.PLAN),
-    "text": (text.task, text.PLAN),
+TASKS: dict[str, tuple[Callable[[Options], Task], dict[str, Any], dict[str, Any]]] = {
+    "sudoku": (sudoku.task, sudoku.PLAN, sudoku.CONFIG),  # the fields of a Plan that suit it, and its usual network
+    "countdown": (countdown.task, countdown.PLAN, countdown.CONFIG),
+    "text": (text.task, text.PLAN, text.CONFIG),
 }
-FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a network: the task says them
 SAID = (
     "steps",
     "seconds",
@@ -164,14 +162,15 @@ def run_train(args: Namespace) -> None:
     """Train an embedded model, or go on with it."""
     if args.task not in TASKS:
         raise unknown("task", args.task, TASKS)
-    directory, device, shape = Path(args.directory).expanduser(), on_device(args.task, args.device), _shape(args.shape)
+    directory, device, given = Path(args.directory).expanduser(), on_device(args.task, args.device), _shape(args.shape)
     lists = {name: tuple(getattr(args, name) or ()) for name in ("exclude", "corpus")}
-    gpu, (make, suits) = device.type == "cuda", TASKS[args.task]
+    gpu, (make, suits, usual) = device.type == "cuda", TASKS[args.task]
     said = {name: getattr(args, name) for name in SAID if getattr(args, name) is not None}
     plan = Plan(**{**suits, "half": gpu, "compile": gpu, **said})
     _check_place(directory, args.weights)
     held = args.held if args.held is not None else 256 if gpu else 16
     weights = None if args.weights is None else weights_at(args.weights)
+    shape = {**sizes(directory if weights is None else weights.parent, usual), **given}
     task = make(Options(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, weights=weights, **lists))
     config = {**task.config, **shape}
     network = fresh(config, device, plan.seed)
@@ -190,6 +189,7 @@ def run_train(args: Namespace) -> None:
             directory,
             mask=task.mask,
             about=task.about,
+            prepare=task.prepare,
             save=keep,
             tell=tell,
         )
@@ -213,10 +213,9 @@ def _shape(text: str) -> dict[str, object]:
         given = None
     if not isinstance(given, dict):
         raise InputError(f"--shape {text!r} is no JSON object", """write it like '{"layers": 2}'""")
-    free = [field.name for field in fields(Shape) if field.name not in FIXED]
     for name in given:
-        if name not in free:
-            raise unknown("size", name, free)
+        if name not in FREE:
+            raise unknown("size", name, FREE)
     return given
 
 

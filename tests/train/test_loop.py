@@ -277,7 +277,7 @@ def test_the_rate_rises_and_falls():
         (["sudoku", "d", "--steps", "1", "--shape", '{"vocabulary": 30}'], "unknown size 'vocabulary'"),
         (["sudoku", "d", "--steps", "1", "--weights", "nowhere"], "there is no 'nowhere': give a model.safetensors"),
         (["sudoku", "d", "--steps", "1", "--weights", "."], "there is no 'model.safetensors': give"),
-        (["sudoku", "d", "--steps", "1", "--weights", COUNTDOWN], "is of another network"),
+        (["sudoku", "d", "--steps", "1", "--weights", COUNTDOWN], "is of another task: give another directory"),
         (["sudoku", "d", "--steps", "0"], "steps is 0: it must be from 1 to 1e+09"),
         (["sudoku", "d", "--seconds", "nan"], "seconds is nan: it must be from 0 to 1e+09"),
         (["sudoku", "d", "--steps", "1", "--batch", "0"], "batch is 0"),

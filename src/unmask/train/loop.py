@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +24,7 @@ from unmask.train.ahead import Ahead, Source
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.plot import PLOT, draw
 from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
+from unmask.train.start import fit
 
 LOG, STATE = "log.jsonl", "state.safetensors"
 Tell = Callable[[dict[str, Any]], None]
@@ -125,7 +126,7 @@ class _Run:
     network: Network
     averages: list[Tensor]
     optimizer: Optimizer
-    data: Mapping[str, Any]  # what it is trained on
+    data: Mapping[str, Any] = field(default_factory=dict)  # what it is trained on
     step: int = 0
     seconds: float = 0.0
 
@@ -139,15 +140,19 @@ def train(
     mask: int,
     save: Callable[[Path, Network], None],
     about: Mapping[str, Any] | None = None,
+    prepare: Callable[[], Mapping[str, Any]] = dict,
     tell: Tell = lambda event: None,
 ) -> Network:
     """Train on from where `directory` stands, or from the network's weights; the network with averaged weights.
 
     `save` writes a network as a model into a directory, where the log and the state to resume from are too. The log
-    begins with the plan and what `about` says of the data.
+    begins with the plan and what `about` says of the data. `prepare` does the long work on the data, once the network
+    is known to fit, and says more about them.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    run = _begin(network, plan, directory, {"seed": plan.seed, **(about or {})})
+    run = _begin(network, plan, directory)
+    about = {**(about or {}), **prepare()}
+    _same_data(run, {"seed": plan.seed, **about})
     losses: Callable[..., Tensor] = torch.compile(_Losses(network), dynamic=False) if plan.compile else _Losses(network)
     device = network.embed.weight.device
     generator = torch.Generator(device)
@@ -160,7 +165,7 @@ def train(
             tell(event)
 
         begin = {"event": "start", "step": run.step, "plan": asdict(plan), "device": str(device)}
-        say(begin | ({"data": dict(about)} if about else {}))
+        say(begin | ({"data": about} if about else {}))
         try:
             for clean, open in batches:
                 progress = plan.progress(run.step, run.seconds)
@@ -247,11 +252,11 @@ def _step(
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def _begin(network: Network, plan: Plan, directory: Path, data: Mapping[str, Any]) -> _Run:
+def _begin(network: Network, plan: Plan, directory: Path) -> _Run:
     """From the state that is there, or from the network's own weights."""
     network.requires_grad_(True).train()
     optimizer = Optimizer(network, plan.optimizer, plan.decay)
-    run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer, data)
+    run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer)
     path = directory / STATE
     if path.exists():
         _resume(run, path)
@@ -262,22 +267,26 @@ def _resume(run: _Run, path: Path) -> None:
     try:
         kept = load_file(path)
         with safe_open(path, "pt") as file:
-            data = json.loads((file.metadata() or {}).get("data", "null"))
+            run.data = json.loads((file.metadata() or {}).get("data", "{}"))
     except (SafetensorError, OSError, ValueError) as error:
-        raise ModelError(f"{path.name} cannot be read", str(error).splitlines()[0]) from None
-    for name, value in (data or {}).items():
-        if value != json.loads(json.dumps(run.data.get(name))):
-            raise ModelError(f"{path.name} was begun with other data: {name} differs", "give the same, or another DIR")
-    wanted = {f"{kind}.{name}" for name, _ in run.network.named_parameters() for kind in ("weight", "average")}
-    if not wanted <= set(kept):
-        raise ModelError(f"{path.name} is of another network", "give another directory, or the shape it was begun with")
-    for (name, weight), average in zip(run.network.named_parameters(), run.averages, strict=True):
-        if kept[f"weight.{name}"].shape != weight.shape:
-            raise ModelError(f"{path.name} is of another network: {name} differs", "give another directory")
-        weight.data.copy_(kept[f"weight.{name}"])
-        average.copy_(kept[f"average.{name}"])
+        way = f"begin in another DIR; --weights {path.parent} takes what was learned"
+        raise ModelError(f"{str(path)!r} cannot be read ({str(error).splitlines()[0]})", way) from None
+    names = [name for name, _ in run.network.named_parameters()]
+    for kind, tensors in (("weight.", list(run.network.parameters())), ("average.", run.averages)):
+        found = {name.removeprefix(kind): tensor for name, tensor in kept.items() if name.startswith(kind)}
+        fit(path, found, dict(zip(names, tensors, strict=True)))
+        for name, tensor in zip(names, tensors, strict=True):
+            tensor.data.copy_(found[name])
     run.step, run.seconds = int(kept["step"]), float(kept["seconds"])
     run.optimizer.restore(kept)
+
+
+def _same_data(run: _Run, data: Mapping[str, Any]) -> None:
+    """Refuse to go on with other data than it was begun with."""
+    for name, value in run.data.items():
+        if value != json.loads(json.dumps(data.get(name))):
+            raise ModelError(f"training was begun with other data: {name} differs", "give the same, or another DIR")
+    run.data = data
 
 
 def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Network], None], say: Tell) -> None:

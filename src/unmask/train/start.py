@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from unmask.errors import ModelError, unknown
 from unmask.models import EMBEDDED
@@ -18,13 +20,15 @@ from unmask.models.checkpoint import WEIGHTS, fill, read_bytes, read_json, surve
 from unmask.models.family import Config
 from unmask.models.hub import TOKENIZER
 from unmask.models.native import BITS, NATIVE, read
-from unmask.models.network import Network, empty
+from unmask.models.network import Network, Shape, empty
 from unmask.models.text import Characters
 from unmask.models.transformer import Transformer
 from unmask.models.write import new_checkpoint, write_json, write_weights
 from unmask.state import Vocab
 
 PLACES = ("embed", "row", "column", "box", "place")
+FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a Shape: the task says them
+FREE = tuple(field.name for field in fields(Shape) if field.name not in FIXED)  # sizes that a user may change
 
 
 def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> Network:
@@ -51,6 +55,33 @@ def weights_at(name: str) -> Path:
     return path
 
 
+def sizes(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of a model of ours in a directory, which must be of the task whose config is given; {}: none is there.
+
+    What a network is trained on from has these sizes, whatever the task's own are.
+    """
+    kept = read_json(directory, "config.json") or {}
+    if kept.get("model_type") not in NATIVE.types:
+        return {}
+    if any(kept.get(name) != config.get(name) for name in ("position", "alphabet")):
+        raise ModelError(f"the model in {str(directory)!r} is of another task", "give another directory")
+    return {name: kept[name] for name in FREE if name in kept}
+
+
+def fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Refuse tensors of another network."""
+    for name in {**wanted, **found}:
+        there, here = (_size(tensors.get(name)) for tensors in (found, wanted))
+        if there != here:
+            raise ModelError(
+                f"{str(path)!r} is of another network: {name} is {there}, here {here}", "give its --shape, or another"
+            )
+
+
+def _size(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else " × ".join(map(str, tensor.shape))
+
+
 def take(network: Network, path: Path) -> None:
     """Start from the weights of a checkpoint instead, of 16 bits or 8."""
     try:
@@ -58,9 +89,7 @@ def take(network: Network, path: Path) -> None:
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{str(path)!r} cannot be read", str(error).splitlines()[0]) from None
     parameters = dict(network.named_parameters())
-    for name in {**parameters, **weights}:
-        if name not in weights or name not in parameters or weights[name].shape != parameters[name].shape:
-            raise ModelError(f"{str(path)!r} is of another network: {name} differs", "train from the beginning")
+    fit(path, weights, parameters)
     for name, parameter in parameters.items():
         parameter.copy_(weights[name])
 

@@ -43,4 +43,5 @@ class Task:
     config: Mapping[str, Any]  # config.json of the model
     mask: int
     about: Mapping[str, Any] = field(default_factory=dict)  # what the log says of the data
+    prepare: Callable[[], Mapping[str, Any]] = dict  # the long work on the data, in the end; more of `about`
     begin: Callable[[Network], None] = lambda network: None  # sets weights that random ones do not suit

@@ -56,7 +56,7 @@ Packed = NDArray[np.uint16]
 
 
 def task(options: Options) -> Task:
-    """The corpus is packed once, into the directory of the model."""
+    """The corpus is packed once, into the directory of the model, when it is known that training can begin there."""
     options.only("text", "corpus", "heldout", "tokenizer")
     if not options.corpus or options.heldout is None:
         raise InputError("text needs text to train and to validate on", "give --corpus FILE ... --heldout FILE")
@@ -65,12 +65,16 @@ def task(options: Options) -> Task:
     words = _tokenizer(options)
     held = windows(pack([options.heldout], words), LENGTH)
     held = held[:: max(1, len(held) // options.held)][: options.held]  # from all over the text
-    tokens = str(_packed(options, words))
-    about = {"tokens": len(_opened(tokens)), "files": [Path(each).name for each in options.corpus]}
-    return Task(Windows(tokens, held, widths(words)), CONFIG, MASK, about)
+    source = Windows(str(options.directory / TOKENS), held, widths(words))
+
+    def prepare() -> dict[str, object]:
+        _pack_once(options, words)
+        return {"tokens": len(_opened(source.path)), "files": [Path(each).name for each in options.corpus]}
+
+    return Task(source, CONFIG, MASK, prepare=prepare)
 
 
-def _packed(options: Options, words: Tokenizer) -> Path:
+def _pack_once(options: Options, words: Tokenizer) -> None:
     """The tokens of the corpus in the model's directory, with their tokenizer and a note of what they are from."""
     directory, text = options.directory, words.to_str()
     path, note = directory / TOKENS, directory / CORPUS
@@ -79,16 +83,14 @@ def _packed(options: Options, words: Tokenizer) -> Path:
     if path.exists():
         if note.exists() and note.read_text(encoding="utf-8") != mine:
             raise InputError(f"{str(directory)!r} has tokens of another corpus or tokenizer", "give another directory")
-        return path
+        return
     tokens = pack(options.corpus, words)
     if len(tokens) < LENGTH:
         raise InputError(f"the corpus has {len(tokens)} tokens", f"a window has {LENGTH}: give more text")
-    directory.mkdir(parents=True, exist_ok=True)
     (directory / "tokenizer.json").write_text(text, encoding="utf-8")
     note.write_text(mine, encoding="utf-8")
     np.save(directory / f"new.{TOKENS}", tokens)
     (directory / f"new.{TOKENS}").rename(path)
-    return path
 
 
 def _tokenizer(options: Options) -> Tokenizer:
