@@ -21,7 +21,8 @@ from unmask.models.network import Network
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, layers
 from unmask.train import countdown, sudoku, text
-from unmask.train.loop import LOG, STATE, Plan, train
+from unmask.train.log import LOG
+from unmask.train.loop import STATE, Plan, train
 from unmask.train.optim import OPTIMIZERS
 from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, WEIGHTINGS

@@ -17,7 +17,7 @@ from unmask.countdown import ALPHABET, HEAD, MASK, Problem, answer, canvas, chec
 from unmask.errors import InputError
 from unmask.train import countdown
 from unmask.train.countdown import CONFIG, SHARES, Problems
-from unmask.train.loop import LOG
+from unmask.train.log import LOG
 from unmask.train.problems import keys, problems, reserved
 from unmask.train.start import as_denoiser, fresh
 

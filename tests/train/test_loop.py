@@ -16,7 +16,8 @@ from unmask.cli import main
 from unmask.errors import InputError, ModelError
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
-from unmask.train.loop import LOG, STATE, Plan, _asked, _Losses, read_log, train
+from unmask.train.log import LOG, read_log
+from unmask.train.loop import STATE, Plan, _asked, _Losses, train
 from unmask.train.optim import Optimizer
 from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, expected, masked, objective, times
@@ -175,6 +176,7 @@ def test_other_networks_are_refused(tmp_path):
 def test_a_loss_that_is_lost_is_an_error(tmp_path):
     with pytest.raises(ModelError, match="lower the rate"):
         run(tmp_path, Plan(steps=50, batch=4, warmup=1, rate=1e9, log=1, clip=1e9))
+    assert read_log(tmp_path)[-1]["loss"] is None and "NaN" not in (tmp_path / LOG).read_text()
 
 
 def test_lost_weights_do_not_replace_good_ones(tmp_path):

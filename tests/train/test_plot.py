@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from unmask.train.loop import LOG, read_log
+from unmask.train.log import LOG, as_line, read_log
 from unmask.train.plot import draw, smooth
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -83,3 +83,36 @@ def test_a_log_that_was_cut_off(tmp_path):
     lines = [json.dumps(step(n, 1.0)) for n in (1, 2, 3)]
     (tmp_path / LOG).write_text("\n".join(lines)[:-7])
     assert read_log(tmp_path) == [step(1, 1.0), step(2, 1.0)]
+
+
+STRANGE = [
+    b"\xff\xfe\x00",
+    b'{"event": "step", "step": 1, "loss": "\xe9"}',
+    b"[1, 2]",
+    b"3",
+    b"null",
+    b"[" * 100_000,
+    b"{}",
+    b'{"event": "step"}',
+    b'{"step": 3}',
+    b'{"event": "start", "step": null}',
+]
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_lines_that_hold_no_event_are_left_out(tmp_path, strange):
+    (tmp_path / LOG).write_bytes(as_line(step(1, 1.0)).encode() + strange + b"\n" + as_line(step(2, 2.0)).encode())
+    assert read_log(tmp_path) == [step(1, 1.0), step(2, 2.0)]
+
+
+def test_a_figure_that_is_no_number_is_null(tmp_path):
+    (tmp_path / LOG).write_text("".join(map(as_line, [step(1, math.nan), step(2, 2.0), check(2, bits=math.inf)])))
+    assert "NaN" not in (tmp_path / LOG).read_text()
+    found = read_log(tmp_path)
+    assert found == [step(1, None), step(2, 2.0), check(2, bits=None)]
+    assert len(picture(found, tmp_path)[1][0]) == 1
+
+
+def test_events_of_others_are_not_drawn(tmp_path):
+    events = [{"event": "step", "step": 1}, {"event": "step", "step": 2, "loss": "low"}, step(3, 1.0)]
+    assert len(picture([*events, check(3, bits=[1])], tmp_path)[1][0]) == 1

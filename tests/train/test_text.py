@@ -25,7 +25,7 @@ from unmask.models.tokens import Pieces
 from unmask.models.transformer import Transformer
 from unmask.state import Vocab
 from unmask.train import text
-from unmask.train.loop import LOG
+from unmask.train.log import LOG
 from unmask.train.plot import PLOT
 from unmask.train.start import fresh
 from unmask.train.text import (

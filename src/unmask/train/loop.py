@@ -6,10 +6,10 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +21,13 @@ from unmask.errors import InputError, ModelError, unknown
 from unmask.models.mdlm import log_linear
 from unmask.models.network import Network, empty
 from unmask.train.ahead import Ahead, Source
+from unmask.train.log import as_line, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.plot import PLOT, draw
 from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
 from unmask.train.start import fit
 
-LOG, STATE = "log.jsonl", "state.safetensors"
+STATE = "state.safetensors"
 Tell = Callable[[dict[str, Any]], None]
 BOUNDS: dict[str, tuple[float, float]] = {  # of a Plan
     **dict.fromkeys(("steps", "batch", "log"), (1, 10**9)),
@@ -157,10 +158,10 @@ def train(
     device = network.embed.weight.device
     generator = torch.Generator(device)
     began, checked = time.perf_counter() - run.seconds, run.seconds
-    with _open_log(directory) as log, Ahead(source, plan.seed, plan.batch, plan.workers, run.step) as batches:
+    with open_log(directory) as log, Ahead(source, plan.seed, plan.batch, plan.workers, run.step) as batches:
 
         def say(event: dict[str, Any]) -> None:
-            log.write(json.dumps(event) + "\n")
+            log.write(as_line(event))
             log.flush()
             tell(event)
 
@@ -194,27 +195,6 @@ def train(
         _keep(run, source, directory, save, say)
     draw(read_log(directory), directory / PLOT)
     return _averaged(run)
-
-
-def _open_log(directory: Path) -> TextIO:
-    """The log, at the beginning of a line."""
-    path = directory / LOG
-    cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    file = path.open("a", encoding="utf-8")
-    file.write("\n" if cut else "")
-    return file
-
-
-def read_log(directory: Path) -> list[dict[str, Any]]:
-    """The events of a training, without those that a later run went back over and without lines that were cut off."""
-    events: list[dict[str, Any]] = []
-    for line in (directory / LOG).read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):
-            event = json.loads(line)
-            if event["event"] == "start":
-                events = [earlier for earlier in events if earlier["step"] <= event["step"]]
-            events.append(event)
-    return events
 
 
 def _step(

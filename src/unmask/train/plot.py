@@ -18,7 +18,7 @@ KNOWN = {"event", "step", "seconds"}
 def draw(events: Sequence[dict[str, Any]], path: Path) -> None:
     """Two panels over the steps: the loss, smoothed and as it was; every figure of the validations."""
     loss: Curve = [
-        (event["step"], event["loss"]) for event in events if event["event"] == "step" and _finite(event["loss"])
+        (event["step"], event["loss"]) for event in events if event["event"] == "step" and _finite(event.get("loss"))
     ]
     checks = [event for event in events if event["event"] == "validation"]
     names = [name for name in (checks[-1] if checks else {}) if name not in KNOWN]
@@ -32,8 +32,8 @@ def draw(events: Sequence[dict[str, Any]], path: Path) -> None:
     path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}\n{body}\n</svg>\n', encoding="utf-8")
 
 
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def smooth(curve: Curve, share: float = 0.2) -> Curve:
