@@ -22,7 +22,7 @@ from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, layers
 from unmask.train import countdown, sudoku, text
 from unmask.train.log import LOG
-from unmask.train.loop import STATE, Plan, train
+from unmask.train.loop import STATE, Plan, reached, train
 from unmask.train.optim import OPTIMIZERS
 from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, WEIGHTINGS
@@ -182,18 +182,24 @@ def run_train(args: Namespace) -> None:
     def keep(place: Path, trained: Network) -> None:
         save(place, config, trained, bits=args.bits)
 
-    with show.training() as tell:
-        train(
-            network,
-            task.source,
-            plan,
-            directory,
-            mask=task.mask,
-            about=task.about,
-            prepare=task.prepare,
-            save=keep,
-            tell=tell,
-        )
+    try:
+        with show.training() as tell:
+            train(
+                network,
+                task.source,
+                plan,
+                directory,
+                mask=task.mask,
+                about=task.about,
+                prepare=task.prepare,
+                save=keep,
+                tell=tell,
+            )
+    except KeyboardInterrupt:
+        step = reached(directory)
+        if step is not None:
+            print(f"stopped at step {step}: the same command goes on")
+        raise
     name = f"./{args.directory}" if args.directory in MODELS else args.directory
     print(f"{name}: load it as a model; {LOG} says how it went, {PLOT} shows it")
 

@@ -12,7 +12,9 @@ import torch
 
 from unmask import load
 from unmask.cli import main
+from unmask.train.log import read_log
 from unmask.train.loop import STATE
+from unmask.train.sudoku import Grids
 
 SHAPE = {"width": 32, "layers": 1, "heads": 2, "inner": 32}
 SMALL = ["--batch", "4", "--held", "1", "--log", "1"]
@@ -98,6 +100,30 @@ def test_other_sizes_are_refused(home, given, said, capsys):
     err = capsys.readouterr().err
     assert said in err and "give its --shape, or another" in err and err.count("\n") == 1
     assert not Path("new").exists()
+
+
+def test_ctrl_c_says_where_it_stopped(home, monkeypatch, capsys):
+    batch = Grids.batch
+
+    def stopped(self, number, size):
+        if number == 3:
+            raise KeyboardInterrupt
+        return batch(self, number, size)
+
+    monkeypatch.setattr(Grids, "batch", stopped)
+    assert sudoku("new", *shape(), steps=5) == 130
+    assert capsys.readouterr().out == "stopped at step 3: the same command goes on\n"
+    assert load("new").network.shape.width == 32  # it is a model already
+    monkeypatch.undo()
+    monkeypatch.chdir(home)
+    assert sudoku("new", *shape(), steps=5) == 0
+    assert [event["step"] for event in read_log(Path("new")) if event["event"] == "start"] == [0, 3]
+
+
+def test_ctrl_c_before_the_first_step_says_nothing(home, monkeypatch, capsys):
+    monkeypatch.setattr("unmask.train.text._pack_once", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert text("new", *shape()) == 130
+    assert capsys.readouterr().out == ""
 
 
 def test_a_state_that_is_cut_off_says_what_to_do(home, capsys):

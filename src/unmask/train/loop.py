@@ -191,6 +191,7 @@ def train(
                     checked = run.seconds
         except KeyboardInterrupt:
             _write_state(run, directory)  # the next run goes on from here
+            save(directory, _averaged(run))
             raise
         _keep(run, source, directory, save, say)
     draw(read_log(directory), directory / PLOT)
@@ -275,6 +276,14 @@ def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Netw
     network = _averaged(run)
     save(directory, network)
     say({"event": "validation", "step": run.step, "seconds": round(run.seconds, 2), **source.validate(network)})
+
+
+def reached(directory: Path) -> int | None:
+    """The step of the state in a directory; None: there is none."""
+    if not (directory / STATE).exists():
+        return None
+    with safe_open(directory / STATE, "pt") as file:
+        return int(file.get_tensor("step"))
 
 
 def _write_state(run: _Run, directory: Path) -> None:
