@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -218,10 +219,28 @@ def test_another_seed_or_other_data_are_no_resumption(tmp_path):
 
     go(0, {"files": {"a": "1"}})
     go(0, {"files": {"a": "1"}})
-    with pytest.raises(ModelError, match="other data: seed differs"):
+    with pytest.raises(ModelError, match="other data: seed is 1, it was 0"):
         go(1, {"files": {"a": "1"}})
-    with pytest.raises(ModelError, match="other data: files differs"):
+    with pytest.raises(ModelError, match=r"other data: files is \{\}, it was"):
         go(0, {"files": {}})
+
+
+def test_another_batch_is_no_resumption(tmp_path):
+    run(tmp_path, Plan(steps=2, batch=4))
+    with pytest.raises(ModelError, match="other data: batch is 8, it was 4: give the same, or another DIR"):
+        run(tmp_path, Plan(steps=4, batch=8))
+
+
+def test_what_is_different_in_a_resumed_run_is_said(tmp_path):
+    run(tmp_path, Plan(steps=2, batch=4, rate=0.01))
+    with pytest.warns(UserWarning, match="from step 2 on") as found:
+        run(tmp_path, Plan(steps=3, batch=4, rate=0.02, optimizer="adamw"))
+    said = ["from step 2 on optimizer is adamw, it was muon", "from step 2 on rate is 0.02, it was 0.01"]
+    assert [str(warning.message) for warning in found] == said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, events = run(tmp_path, Plan(steps=4, seconds=9, batch=4, rate=0.02, optimizer="adamw", check=5, log=1))
+    assert events[0]["plan"]["rate"] == 0.02 and events[0]["step"] == 3
 
 
 def test_the_logged_rate_is_the_one_that_was_used(tmp_path, monkeypatch):

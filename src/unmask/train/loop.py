@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -28,6 +30,7 @@ from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, object
 from unmask.train.start import fit
 
 STATE = "state.safetensors"
+HOW = ("optimizer", "rate", "warmup", "decay", "clip", "average", "schedule", "weighting", "tilt")  # of a Plan
 Tell = Callable[[dict[str, Any]], None]
 BOUNDS: dict[str, tuple[float, float]] = {  # of a Plan
     **dict.fromkeys(("steps", "batch", "log"), (1, 10**9)),
@@ -128,6 +131,7 @@ class _Run:
     averages: list[Tensor]
     optimizer: Optimizer
     data: Mapping[str, Any] = field(default_factory=dict)  # what it is trained on
+    plan: Mapping[str, Any] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
 
@@ -153,7 +157,7 @@ def train(
     directory.mkdir(parents=True, exist_ok=True)
     run = _begin(network, plan, directory)
     about = {**(about or {}), **prepare()}
-    _same_data(run, {"seed": plan.seed, **about})
+    _go_on(run, {"seed": plan.seed, "batch": plan.batch, **about}, asdict(plan))
     losses: Callable[..., Tensor] = torch.compile(_Losses(network), dynamic=False) if plan.compile else _Losses(network)
     device = network.embed.weight.device
     generator = torch.Generator(device)
@@ -248,7 +252,8 @@ def _resume(run: _Run, path: Path) -> None:
     try:
         kept = load_file(path)
         with safe_open(path, "pt") as file:
-            run.data = json.loads((file.metadata() or {}).get("data", "{}"))
+            notes = file.metadata() or {}
+        run.data, run.plan = (json.loads(notes.get(name, "{}")) for name in ("data", "plan"))
     except (SafetensorError, OSError, ValueError) as error:
         way = f"begin in another DIR; --weights {path.parent} takes what was learned"
         raise ModelError(f"{str(path)!r} cannot be read ({str(error).splitlines()[0]})", way) from None
@@ -262,12 +267,18 @@ def _resume(run: _Run, path: Path) -> None:
     run.optimizer.restore(kept)
 
 
-def _same_data(run: _Run, data: Mapping[str, Any]) -> None:
-    """Refuse to go on with other data than it was begun with."""
-    for name, value in run.data.items():
-        if value != json.loads(json.dumps(data.get(name))):
-            raise ModelError(f"training was begun with other data: {name} differs", "give the same, or another DIR")
-    run.data = data
+def _go_on(run: _Run, data: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """Refuse to go on with other data than it was begun with; say what else is different."""
+    for name, before in run.data.items():
+        now = json.loads(json.dumps(data.get(name)))
+        if now != before:
+            what = f"{name} is {reprlib.repr(now)}, it was {reprlib.repr(before)}"
+            raise ModelError(f"training was begun with other data: {what}", "give the same, or another DIR")
+    for name in HOW:
+        if plan[name] != run.plan.get(name, plan[name]):
+            text = f"from step {run.step} on {name} is {plan[name]}, it was {run.plan[name]}"
+            warnings.warn(text, stacklevel=3)
+    run.data, run.plan = data, plan
 
 
 def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Network], None], say: Tell) -> None:
@@ -294,7 +305,7 @@ def _write_state(run: _Run, directory: Path) -> None:
     for (name, weight), average in zip(run.network.named_parameters(), run.averages, strict=True):
         kept |= {f"weight.{name}": weight.detach().cpu(), f"average.{name}": average.cpu()}
     kept |= {name: tensor.cpu() for name, tensor in run.optimizer.state().items()}
-    new, about = directory / f"{STATE}.new", {"data": json.dumps(dict(run.data))}
+    new, about = directory / f"{STATE}.new", {"data": json.dumps(run.data), "plan": json.dumps(run.plan)}
     try:
         save_file({name: tensor.contiguous() for name, tensor in kept.items()}, new, about)
         new.rename(directory / STATE)
