@@ -121,7 +121,7 @@ def test_ctrl_c_says_where_it_stopped(home, monkeypatch, capsys):
 
 
 def test_ctrl_c_before_the_first_step_says_nothing(home, monkeypatch, capsys):
-    monkeypatch.setattr("unmask.train.text._pack_once", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("unmask.train.text._pack_into", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     assert text("new", *shape()) == 130
     assert capsys.readouterr().out == ""
 

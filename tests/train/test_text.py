@@ -301,7 +301,7 @@ def test_train_makes_a_model_that_writes_text(made, capsys):
     assert (made / "made" / PLOT).exists()
     model = load(made / "made")
     assert (model.limit, model.vocab.mask, model.vocab.eos) == (512, MASK, (END,))
-    assert model.tokenizer.size < 1000 and model.network.shape.vocabulary == 8192
+    assert model.tokenizer.size < 1000 and model.network.shape.vocabulary == model.tokenizer.size
     assert [verdict for verdict in check(model) if verdict.held is False] == []
     result = decode(model, "the", recipe=Recipe(length=8, ban=(END,)))
     assert result.steps == 8 and MASK not in result.tokens
@@ -356,6 +356,7 @@ def test_an_embedded_model_can_begin_another(made):
         ("text new --corpus b.txt --heldout b.txt --tokenizer nowhere.json", "'nowhere.json' is no tokenizer"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer b.txt", "'b.txt' is no tokenizer"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer other.json", "is no tokenizer of ours"),
+        ("text new --corpus b.txt --heldout b.txt --tokenizer gap.json", "is no tokenizer of ours"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer large.json", "'large.json' has 8193 tokens"),
         ("text new --corpus b.txt --heldout b.txt --weights sudoku", "is of another task: give another directory"),
         ("text new --corpus b.txt --heldout b.txt --weights b.txt", "there is no 'tokenizer.json': give the --token"),
@@ -377,6 +378,8 @@ def test_bad_trainings_are_one_line(made, given, said, capsys):
     for name, size in (("wider", len(vocabulary) + 1), ("large", 8193)):
         vocabulary |= {f"x{number}x": number for number in range(len(vocabulary), size)}
         Path(f"{name}.json").write_text(json.dumps(tokenizer))
+    vocabulary["x8192x"] = 9000
+    Path("gap.json").write_text(json.dumps(tokenizer))
     tokenizer["added_tokens"][0]["content"] = tokenizer["added_tokens"][1]["content"] = "<|other|>"
     Path("other.json").write_text(json.dumps(tokenizer).replace("<|mask|>", "<|sign|>"))
     shape = [] if "--shape" in given or "--weights" in given else ["--shape", TINY]

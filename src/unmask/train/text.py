@@ -66,31 +66,41 @@ def task(options: Options) -> Task:
     held = windows(pack([options.heldout], words), LENGTH)
     held = held[:: max(1, len(held) // options.held)][: options.held]  # from all over the text
     source = Windows(str(options.directory / TOKENS), held, widths(words))
+    _check_corpus(options, words)
 
     def prepare() -> dict[str, object]:
-        _pack_once(options, words)
+        if not Path(source.path).exists():
+            _pack_into(options, words)
         return {"tokens": len(_opened(source.path)), "files": [Path(each).name for each in options.corpus]}
 
-    return Task(source, CONFIG, MASK, prepare=prepare)
+    config = {**CONFIG, "vocabulary": words.get_vocab_size()}  # so that every token it can say is one
+    return Task(source, config, MASK, prepare=prepare)
 
 
-def _pack_once(options: Options, words: Tokenizer) -> None:
-    """The tokens of the corpus in the model's directory, with their tokenizer and a note of what they are from."""
-    directory, text = options.directory, words.to_str()
-    path, note = directory / TOKENS, directory / CORPUS
+def _note(options: Options, words: Tokenizer) -> str:
+    """What packed tokens are from."""
     files = [[Path(each).name, Path(each).stat().st_size] for each in options.corpus]
-    mine = json.dumps({"files": files, "tokenizer": hashlib.sha256(text.encode()).hexdigest()}) + "\n"
-    if path.exists():
-        if note.exists() and note.read_text(encoding="utf-8") != mine:
-            raise InputError(f"{str(directory)!r} has tokens of another corpus or tokenizer", "give another directory")
-        return
+    return json.dumps({"files": files, "tokenizer": hashlib.sha256(words.to_str().encode()).hexdigest()}) + "\n"
+
+
+def _check_corpus(options: Options, words: Tokenizer) -> None:
+    """Refuse a directory with tokens from elsewhere."""
+    path, note = options.directory / TOKENS, options.directory / CORPUS
+    if path.exists() and note.exists() and note.read_text(encoding="utf-8") != _note(options, words):
+        what = f"{str(options.directory)!r} has tokens of another corpus or tokenizer"
+        raise InputError(what, "give another directory")
+
+
+def _pack_into(options: Options, words: Tokenizer) -> None:
+    """The tokens of the corpus in the model's directory, with their tokenizer and a note of what they are from."""
+    directory = options.directory
     tokens = pack(options.corpus, words)
     if len(tokens) < LENGTH:
         raise InputError(f"the corpus has {len(tokens)} tokens", f"a window has {LENGTH}: give more text")
-    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
-    note.write_text(mine, encoding="utf-8")
+    (directory / "tokenizer.json").write_text(words.to_str(), encoding="utf-8")
+    (directory / CORPUS).write_text(_note(options, words), encoding="utf-8")
     np.save(directory / f"new.{TOKENS}", tokens)
-    (directory / f"new.{TOKENS}").rename(path)
+    (directory / f"new.{TOKENS}").rename(directory / TOKENS)
 
 
 def _tokenizer(options: Options) -> Tokenizer:
@@ -105,7 +115,8 @@ def _tokenizer(options: Options) -> Tokenizer:
         words = Tokenizer.from_file(str(given))
     except Exception as error:  # the library raises nothing more special
         raise InputError(f"{str(given)!r} is no tokenizer", str(error).splitlines()[0]) from None
-    if (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>")) != (END, MASK):
+    specials = (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>"))
+    if specials != (END, MASK) or sorted(words.get_vocab().values()) != list(range(words.get_vocab_size())):
         raise InputError(f"{str(given)!r} is no tokenizer of ours", "leave --tokenizer out, and one is made")
     if words.get_vocab_size() > int(str(CONFIG["vocabulary"])):
         raise InputError(f"{str(given)!r} has {words.get_vocab_size()} tokens", f"at most {CONFIG['vocabulary']} fit")
