@@ -71,6 +71,13 @@ def test_little_to_show(events, panels, tmp_path):
     assert "nan" not in " ".join(texts)
 
 
+def test_a_single_figure_is_a_point(tmp_path):
+    picture([step(1, 2.0), step(2, 1.0), check(2, bits=2.0, other=None)], tmp_path)
+    points = list(ElementTree.parse(tmp_path / "loss.svg").getroot().iter(f"{SVG}circle"))
+    assert len(points) == 1  # of the validation: the loss has a line
+    assert float(points[0].get("cx")) == 720 and 340 < float(points[0].get("cy")) < 680
+
+
 def test_smoothing():
     assert smooth([]) == [] and smooth([(1, 5.0)]) == [(1, 5.0)]
     assert smooth([(x, 3.0) for x in range(9)]) == [(x, 3.0) for x in range(9)]

@@ -71,6 +71,9 @@ def _panel(title: str, curves: dict[str, Curve], down: int) -> str:
         colour = "#93c5fd" if name == "each logged step" else COLOURS[number % len(COLOURS)]
         line = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in curve)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        if len(curve) == 1:
+            x, y = at(*curve[0])
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
         parts.append(f'<text x="{WIDE - 20 - 130 * number}" y="{down + 16}" text-anchor="end" style="fill:{colour}">')
         parts.append(f"{escape(name)}</text>")
     return "\n".join(parts)
