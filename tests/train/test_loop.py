@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -17,7 +20,7 @@ from unmask.cli import main
 from unmask.errors import InputError, ModelError
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
-from unmask.train.log import LOG, read_log
+from unmask.train.log import LOG, open_log, read_log
 from unmask.train.loop import STATE, Plan, _asked, _Losses, train
 from unmask.train.optim import Optimizer
 from unmask.train.plot import PLOT
@@ -261,6 +264,51 @@ def test_a_log_that_was_cut_off_goes_on_in_a_new_line(tmp_path):
     assert [event["step"] for event in events if event["event"] == "step"] == [1, 2, 3, 4, 5, 6]
 
 
+def test_two_trainings_in_one_directory_are_refused(tmp_path):
+    run(tmp_path, Plan(steps=1, batch=4))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with open_log(tmp_path), pytest.raises(InputError, match=r"another training is at work in .*: wait for"):
+        run(tmp_path, Plan(steps=2, batch=4))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    run(tmp_path, Plan(steps=2, batch=4))
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    code = f"""
+import pathlib
+from unmask.train.log import open_log
+log = open_log(pathlib.Path({str(tmp_path)!r}))
+print("open", flush=True)
+input()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(InputError, match="another training"):
+            open_log(tmp_path)
+        other.kill()
+    open_log(tmp_path).close()
+
+
+def test_where_there_are_no_locks_it_trains(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with open_log(tmp_path):
+        run(tmp_path, Plan(steps=1, batch=4))
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    open_log(tmp_path).close()
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    for place in ("file", "file/d"):
+        assert main(["train", "sudoku", place, "--steps", "1"]) == 2
+        assert capsys.readouterr().err.startswith(f"unmask: error: cannot write '{place}/{LOG}': ")
+
+
 def test_the_plot_does_not_run_back(tmp_path):
     lines = [("start", 0), ("step", 1), ("step", 2), ("step", 3), ("start", 1), ("step", 2)]
     text = "".join(json.dumps({"event": event, "step": step, "loss": 1.0}) + "\n" for event, step in lines)
@@ -299,13 +347,13 @@ def test_the_rate_rises_and_falls():
         (["sudoku", "d", "--steps", "1", "--weights", "nowhere"], "there is no 'nowhere': give a model.safetensors"),
         (["sudoku", "d", "--steps", "1", "--weights", "."], "there is no 'model.safetensors': give"),
         (["sudoku", "d", "--steps", "1", "--weights", COUNTDOWN], "is of another task: give another directory"),
-        (["sudoku", "d", "--steps", "0"], "steps is 0: it must be from 1 to 1e+09"),
-        (["sudoku", "d", "--seconds", "nan"], "seconds is nan: it must be from 0 to 1e+09"),
+        (["sudoku", "d", "--steps", "0"], "steps is 0: it must be from 1 to 1000000000"),
+        (["sudoku", "d", "--seconds", "nan"], "seconds is nan: it must be from 0 to 1000000000"),
         (["sudoku", "d", "--steps", "1", "--batch", "0"], "batch is 0"),
         (["sudoku", "d", "--steps", "1", "--log", "0"], "log is 0"),
         (["sudoku", "d", "--steps", "1", "--held", "0"], "held is 0"),
         (["sudoku", "d", "--steps", "1", "--workers", "-1"], "workers is -1"),
-        (["sudoku", "d", "--steps", "1", "--seed", "-1"], "seed is -1"),
+        (["sudoku", "d", "--steps", "1", "--seed", "-1"], "seed is -1: it must be from 0 to 2147483648"),
         (["sudoku", "d", "--steps", "1", "--tilt", "-1"], "tilt is -1"),
         (["sudoku", "d", "--steps", "1", "--rate", "-1"], "rate is -1"),
         (["sudoku", "d", "--steps", "1", "--optimizer", "mun"], "did you mean 'muon'?"),

@@ -4,21 +4,46 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
+
+from unmask.errors import InputError
 
 LOG = "log.jsonl"
 Event = dict[str, Any]
 
 
 def open_log(directory: Path) -> TextIO:
-    """The log, at the beginning of a line."""
+    """The log of a new or begun training, at the beginning of a line. Who has it open is alone in the directory."""
     path = directory / LOG
-    cut = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-    file = path.open("a", encoding="utf-8")
-    file.write("\n" if cut else "")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = path.open("a", encoding="utf-8")
+        before = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot write {str(path)!r}", error.strerror or "give another DIR") from None
+    if not _locked(file):
+        file.close()
+        raise InputError(f"another training is at work in {str(directory)!r}", "wait for it, or give another DIR")
+    file.write("\n" if before and not before.endswith(b"\n") else "")
     return file
+
+
+def _locked(file: TextIO) -> bool:
+    """Whether nobody else has a file locked; now it is, until it is closed or its process has ended."""
+    if sys.platform == "win32":  # has no such locks
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # nor have some file systems
+    return True
 
 
 def as_line(event: Event) -> str:

@@ -32,9 +32,9 @@ from unmask.train.start import fit
 STATE = "state.safetensors"
 HOW = ("optimizer", "rate", "warmup", "decay", "clip", "average", "schedule", "weighting", "tilt")  # of a Plan
 Tell = Callable[[dict[str, Any]], None]
-BOUNDS: dict[str, tuple[float, float]] = {  # of a Plan
+BOUNDS: dict[str, tuple[int, int]] = {  # of a Plan
     **dict.fromkeys(("steps", "batch", "log"), (1, 10**9)),
-    **dict.fromkeys(("seconds", "rate", "tilt", "check", "clip", "warmup", "decay"), (0, 1e9)),
+    **dict.fromkeys(("seconds", "rate", "tilt", "check", "clip", "warmup", "decay"), (0, 10**9)),
     "average": (0, 1),
     "seed": (0, 2**31),
     "workers": (0, 1024),
@@ -70,7 +70,7 @@ class Plan:
         for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:  # nor NaN
-                raise InputError(f"{name} is {value}", f"it must be from {least:g} to {most:g}")
+                raise InputError(f"{name} is {value}", f"it must be from {least} to {most}")
         for name, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("weighting", WEIGHTINGS)):
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
@@ -154,15 +154,17 @@ def train(
     begins with the plan and what `about` says of the data. `prepare` does the long work on the data, once the network
     is known to fit, and says more about them.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    run = _begin(network, plan, directory)
-    about = {**(about or {}), **prepare()}
-    _go_on(run, {"seed": plan.seed, "batch": plan.batch, **about}, asdict(plan))
     losses: Callable[..., Tensor] = torch.compile(_Losses(network), dynamic=False) if plan.compile else _Losses(network)
     device = network.embed.weight.device
     generator = torch.Generator(device)
-    began, checked = time.perf_counter() - run.seconds, run.seconds
-    with open_log(directory) as log, Ahead(source, plan.seed, plan.batch, plan.workers, run.step) as batches:
+    with (
+        open_log(directory) as log,
+        nullcontext(_begin(network, plan, directory)) as run,
+        Ahead(source, plan.seed, plan.batch, plan.workers, run.step) as batches,
+    ):
+        about = {**(about or {}), **prepare()}
+        _go_on(run, {"seed": plan.seed, "batch": plan.batch, **about}, asdict(plan))
+        began, checked = time.perf_counter() - run.seconds, run.seconds
 
         def say(event: dict[str, Any]) -> None:
             log.write(as_line(event))
