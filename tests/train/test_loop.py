@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +23,7 @@ from unmask.cli import main
 from unmask.errors import InputError, ModelError
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
+from unmask.train.interrupt import unbroken
 from unmask.train.log import LOG, open_log, read_log
 from unmask.train.loop import STATE, Plan, _asked, _Losses, train
 from unmask.train.optim import Optimizer
@@ -212,6 +216,45 @@ def test_an_interrupted_run_keeps_its_state(tmp_path):
     again, _ = run(tmp_path / "a", Plan(steps=8, batch=4, warmup=1))
     whole, _ = run(tmp_path / "b", Plan(steps=8, batch=4, warmup=1))
     assert torch.equal(weights(again), weights(whole))
+
+
+def test_ctrl_c_in_the_middle_of_a_step_waits_for_its_end(tmp_path, monkeypatch):
+    whole, _ = run(tmp_path / "whole", Plan(steps=4, batch=4, warmup=1))
+    turn, turns = Optimizer._muon, []
+
+    def pressed(self, rate):
+        turns.append(rate)
+        if len(turns) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        turn(self, rate)
+
+    monkeypatch.setattr(Optimizer, "_muon", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "parts", Plan(steps=4, batch=4, warmup=1))
+    assert int(load_file(tmp_path / "parts" / STATE)["step"]) == 2
+    parts, _ = run(tmp_path / "parts", Plan(steps=4, batch=4, warmup=1))
+    assert torch.equal(weights(whole), weights(parts))
+
+
+def test_ctrl_c_pressed_twice_does_not_wait():
+    reached = []
+
+    def press():
+        with unbroken():
+            for number in range(3):
+                reached.append(number)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        press()
+    assert reached == [0, 1] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_trains_in_a_thread(tmp_path):
+    """Where no signals can be held back."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run, tmp_path, Plan(steps=2, batch=4)).result()
+    assert int(load_file(tmp_path / STATE)["step"]) == 2
 
 
 def test_another_seed_or_other_data_are_no_resumption(tmp_path):

@@ -23,6 +23,7 @@ from unmask.errors import InputError, ModelError, unknown
 from unmask.models.mdlm import log_linear
 from unmask.models.network import Network, empty
 from unmask.train.ahead import Ahead, Source
+from unmask.train.interrupt import unbroken
 from unmask.train.log import as_line, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.plot import PLOT, draw
@@ -181,8 +182,9 @@ def train(
                 generator.manual_seed((plan.seed * 1_000_003 + run.step) % 2**32)  # a resumed run goes the same way
                 tokens, free = (torch.from_numpy(part).to(device) for part in (clean, open))
                 rate = plan.rate_at(run.step, progress)
-                loss, norm = _step(run, losses, tokens.long(), free.expand_as(tokens), plan, generator, mask, rate)
-                run.step += 1
+                with unbroken():
+                    loss, norm = _step(run, losses, tokens.long(), free.expand_as(tokens), plan, generator, mask, rate)
+                    run.step += 1
                 run.seconds = time.perf_counter() - began
                 if run.step % plan.log == 0 or run.step == 1:
                     loss_now = float(loss)  # waits for the device
