@@ -39,7 +39,7 @@ class Kind:
 
     mask: int  # id of the mask in the canvas
     parse: Callable[[str], Any]
-    check: Callable[[Any], None]  # refuses what has no solution
+    check: Callable[[Any], str | None]  # refuses what has nothing to solve; says what is strange about the others
     read: Callable[[str | Path, int | None], list[Any]]  # the puzzles of a file
     canvas: Callable[[Any], list[int]]
     answer: Callable[[list[int]], str]

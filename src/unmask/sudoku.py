@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from random import Random
 
@@ -12,6 +13,7 @@ MASK = 9  # the digits 1 to 9 are the model's tokens 0 to 8
 ROW = [cell // 9 for cell in range(CELLS)]
 COLUMN = [cell % 9 for cell in range(CELLS)]
 BOX = [cell // 27 * 3 + cell % 9 // 3 for cell in range(CELLS)]
+UNITS = [(ROW[cell], 9 + COLUMN[cell], 18 + BOX[cell]) for cell in range(CELLS)]
 Board = list[int]  # 81 digits from the left and from the top; 0 is blank
 
 
@@ -62,57 +64,105 @@ def clash(board: Sequence[int]) -> str | None:
     return None
 
 
-def solutions(puzzle: Sequence[int], most: int = 2) -> list[Board]:
-    """Up to `most` solutions: always the cell with the fewest candidates first."""
+class TooManySteps(Exception):
+    """The search for solutions was given up."""
+
+
+def solutions(puzzle: Sequence[int], most: int = 2, steps: float = math.inf) -> list[Board]:
+    """Up to `most` solutions; raises TooManySteps after trying so many digits."""
     if clash(puzzle) is not None:
         return []
-    free = [[511] * 9 for _ in range(3)]  # digits that each row, column and box still lacks, as bits
-    rows, columns, boxes = free
-    cells, found = list(puzzle), []
+    cells, found, tried = list(puzzle), [], 0
+    free = [511] * 27  # digits that each row, column and box still lacks, as bits
     for cell, digit in enumerate(cells):
         if digit:
-            bit = 1 << digit - 1
-            rows[ROW[cell]] ^= bit
-            columns[COLUMN[cell]] ^= bit
-            boxes[BOX[cell]] ^= bit
+            _turn(free, cell, 1 << digit - 1)
 
     def search(blank: list[int]) -> bool:
         """Fill what is blank in every way; True once there are enough solutions."""
+        nonlocal tried
         if not blank:
             found.append(list(cells))
             return len(found) >= most
-        fewest, at, candidates = 10, -1, 0
-        for cell in blank:
-            mask = rows[ROW[cell]] & columns[COLUMN[cell]] & boxes[BOX[cell]]
-            count = bin(mask).count("1")
-            if count < fewest:
-                fewest, at, candidates = count, cell, mask
-                if count < 2:
-                    break
-        rest = [cell for cell in blank if cell != at]
-        row, column, box = ROW[at], COLUMN[at], BOX[at]
-        while candidates:
-            bit = candidates & -candidates
-            candidates ^= bit
-            rows[row], columns[column], boxes[box] = rows[row] ^ bit, columns[column] ^ bit, boxes[box] ^ bit
-            cells[at] = bit.bit_length()
-            if search(rest):
+        for cell, bit in _choices(free, blank):
+            tried += 1
+            if tried > steps:
+                raise TooManySteps
+            _turn(free, cell, bit)
+            cells[cell] = bit.bit_length()
+            if search([other for other in blank if other != cell]):
                 return True
-            rows[row], columns[column], boxes[box] = rows[row] ^ bit, columns[column] ^ bit, boxes[box] ^ bit
-        cells[at] = 0
+            _turn(free, cell, bit)
         return False
 
     search([cell for cell in range(CELLS) if not cells[cell]])
     return found
 
 
-def check(puzzle: Sequence[int]) -> None:
-    """Refuse a puzzle without a solution."""
+def _turn(free: list[int], cell: int, bit: int) -> None:
+    """Take a digit from the units of a cell, or give it back."""
+    row, column, box = UNITS[cell]
+    free[row] ^= bit
+    free[column] ^= bit
+    free[box] ^= bit
+
+
+def _choices(free: list[int], blank: list[int]) -> list[tuple[int, int]]:
+    """The cells and digits, as bits, of which one must hold: the fewest for a cell, or for a digit of a unit."""
+    fewest, at, candidates = 10, -1, 0
+    masks = []  # the digits that each cell may hold
+    for cell in blank:
+        row, column, box = UNITS[cell]
+        mask = free[row] & free[column] & free[box]
+        count = mask.bit_count()
+        if count < fewest:
+            if count < 2:
+                return [(cell, mask)] if mask else []
+            fewest, at, candidates = count, cell, mask
+        masks.append(mask)
+    places = _places(free, blank, masks, fewest)
+    return [(at, 1 << digit) for digit in range(9) if candidates >> digit & 1] if places is None else places
+
+
+def _places(free: list[int], blank: list[int], masks: list[int], below: int) -> list[tuple[int, int]] | None:
+    """The places of a digit in a unit, if there are two or less and fewer than `below`."""
+    once, twice, more = [0] * 27, [0] * 27, [0] * 27  # digits that have a place in a unit; two or more; three or more
+    for cell, mask in zip(blank, masks, strict=True):
+        for unit in UNITS[cell]:
+            more[unit] |= twice[unit] & mask
+            twice[unit] |= once[unit] & mask
+            once[unit] |= mask
+    if once != free:
+        return []  # a digit has no place left
+    for some, too_many in ((once, twice), (twice, more))[: below - 1]:
+        for unit in range(27):
+            digits = some[unit] & ~too_many[unit]
+            if digits:
+                bit = digits & -digits
+                return [(c, bit) for c, mask in zip(blank, masks, strict=True) if mask & bit and unit in UNITS[c]]
+    return None
+
+
+STEPS = 20_000  # digits that are tried before the search is given up: less than a second
+SEVERAL = "has several solutions"
+UNKNOWN = "may have no solution, or several: it would take too long to tell"
+
+
+def check(puzzle: Sequence[int]) -> str | None:
+    """Refuse a puzzle with nothing to fill or without a solution; what is strange about another: SEVERAL or UNKNOWN."""
     wrong = clash(puzzle)
+    if 0 not in puzzle:
+        said = "right" if wrong is None else f"wrong: {wrong}"
+        raise InputError(f"there is nothing to fill, the board is full and {said}", "write . or 0 for a blank")
     if wrong is not None:
         raise InputError(f"the clues clash: {wrong}", "no board keeps them; correct the puzzle")
-    if not solutions(puzzle, most=1):
+    try:
+        many = len(solutions(puzzle, steps=STEPS))
+    except TooManySteps:
+        return UNKNOWN
+    if many == 0:
         raise InputError("no board keeps these clues", "correct the puzzle")
+    return None if many == 1 else SEVERAL
 
 
 def puzzle(grid: Sequence[int], clues: int, dice: Random) -> Board:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +36,9 @@ def run_solve(args: Namespace) -> int:
     name = "countdown" if "," in given else "sudoku"
     kind = KINDS[name]
     puzzle = kind.parse(given)
-    kind.check(puzzle)
+    strange = kind.check(puzzle)
+    if strange == sudoku.UNKNOWN:
+        warnings.warn(f"the puzzle {strange}", stacklevel=2)
     model = load(args.model or name, args.device)
     evaluate.suits(name, model)
     with show.following() as watch:

@@ -19,6 +19,9 @@ from unmask.sudoku import (
     COLUMN,
     MASK,
     ROW,
+    SEVERAL,
+    UNKNOWN,
+    TooManySteps,
     answer,
     canvas,
     check,
@@ -106,6 +109,35 @@ def test_no_solution_without_a_clash():
     board[1:9] = [1, 2, 3, 4, 5, 6, 7, 8]  # the first cell can only be 9
     board[9] = 9
     assert clash(board) is None and solutions(board) == []
+
+
+IMPOSSIBLE = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
+
+
+def test_the_solver_needs_few_steps():
+    """By cells alone, the first of these takes many minutes."""
+    assert solutions(parse(IMPOSSIBLE), steps=10_000) == []
+    many = ".....6....59.....82....8....45........3........6..3.54...325..6.................."
+    assert len(solutions(parse(many), steps=1000)) == 2
+    hard = "..............3.85..1.2.......5.7.....4...1...9.......5......73..2.1........4...9"  # made against searches
+    assert len(solutions(parse(hard), steps=1000)) == 1
+
+
+def test_the_solver_gives_up(monkeypatch, capsys):
+    with pytest.raises(TooManySteps):
+        solutions(parse(IMPOSSIBLE), steps=100)
+    monkeypatch.setattr("unmask.sudoku.STEPS", 20)
+    assert check(parse(EASY)) == UNKNOWN
+    assert main(["solve", EASY]) == 0  # decoding goes on
+    out, err = capsys.readouterr()
+    assert "\nsolved\n" in out and UNKNOWN in err and err.count("\n") == 1
+
+
+def test_what_is_strange_about_a_puzzle():
+    assert check(parse(EASY)) is None and check([0] * CELLS) == SEVERAL
+    for bad, said in ((DONE, "full and right"), (DONE[:-1] + "8", "full and wrong: 8 twice in row 9")):
+        with pytest.raises(InputError, match=f"nothing to fill, the board is {said}"):
+            check(parse(bad))
 
 
 def test_puzzles_have_one_solution_and_as_many_clues_as_asked():
