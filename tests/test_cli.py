@@ -366,13 +366,13 @@ def test_names_in_quotes_and_paths_stay_as_they_are(fails, here):
     assert "'block_length.json'" in fails("generate", "--recipe", "block_length.json")
 
 
-def test_interrupt_is_quiet(monkeypatch, capsys):
+def test_an_interrupt_is_one_line(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("unmask.modelcli.load", interrupted)
     assert main(["generate"]) == 130
-    assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "unmask: stopped\n")
 
 
 @pytest.mark.parametrize("given", [[], ["--json"]])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from unmask import MODELS, Recipe, countdown, evaluate, load, sudoku
+from unmask import MODELS, Recipe, __version__, countdown, evaluate, load, show, sudoku
 from unmask.cli import main
+from unmask.decode import decode_batch
 from unmask.errors import InputError, ModelError
 from unmask.sudoku import puzzle
 from unmask.train.grids import grids
@@ -96,9 +100,9 @@ def test_the_company_of_a_puzzle_changes_nothing(monkeypatch):
     recipe = Recipe(sampler="uniform", temperature=1.0, search="smc", particles=3, every=4, seed=9)
     together = evaluate.run("sudoku", model, boards, recipe)
     told = []
-    monkeypatch.setattr(evaluate, "TOGETHER", 6)  # two puzzles of three particles
-    apart = evaluate.run("sudoku", model, boards, recipe, lambda done, total: told.append((done, total)))
-    assert told == [(2, 5), (4, 5), (5, 5)]
+    monkeypatch.setitem(evaluate.TOGETHER, "cpu", 6)  # two puzzles of three particles
+    apart = evaluate.run("sudoku", model, boards, recipe, told.append)
+    assert [len(rows) for rows in told] == [2, 2, 1] and [row for rows in told for row in rows] == apart
     assert [row.answer for row in together] == [row.answer for row in apart]
     assert [row.seed for row in apart] == [9, 10, 11, 12, 13]
     assert all(row.evaluations == 3 * 11 for row in apart)
@@ -125,6 +129,89 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         assert main(["eval", *given]) == 2
         err = capsys.readouterr().err
         assert said in err and err.count("\n") == 1
+
+
+CLASHING, MANY = "55" + EASY[2:], "0" * 18 + DONE[18:]  # the two rows may change places
+
+
+def test_strange_puzzles_stop_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("p.txt").write_text("\n".join([DONE, EASY, CLASHING, MANY, EASY[:45] + DONE[45:]]) + "\n")
+    assert main(["eval", "sudoku", "--data", "p.txt", "--json", "--rows", "rows.jsonl"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert (found["n"], found["skipped"], found["strict"]) == (3, 2, 1.0)
+    assert len(Path("rows.jsonl").read_text().splitlines()) == 3
+    assert err == (
+        "unmask: warning: 'p.txt': 2 puzzles are skipped: number 1 (there is nothing to fill, the board is full and "
+        "right), number 3 (the clues clash: 5 twice in row 1); 1 puzzle is judged by the rules alone: number 4 (has "
+        "several solutions)\n"
+    )
+    assert main(["eval", "sudoku", "--data", "p.txt"]) == 0
+    assert "of 3, 2 skipped" in capsys.readouterr().out
+    Path("p.txt").write_text(f"{DONE}\n" * 6)
+    assert main(["eval", "sudoku", "--data", "p.txt"]) == 2
+    err = capsys.readouterr().err
+    assert "no puzzle can be solved: number 1 (there is" in err and "and 2 more" in err and err.count("\n") == 1
+
+
+def test_rows_say_where_they_come_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("p.txt").write_text("15,44,79,50\n")
+    given = ["--data", "p.txt", "--sampler", "entropy", "--steps", "9", "--seed", "4", "--rows", "rows.jsonl", "--json"]
+    assert main(["eval", "countdown", *given]) == 0
+    found, row = json.loads(capsys.readouterr().out), json.loads(Path("rows.jsonl").read_text())
+    about = {
+        "task": "countdown",
+        "model": "countdown",
+        "data": "p.txt",
+        "sha256": hashlib.sha256(b"15,44,79,50\n").hexdigest(),
+        "version": __version__,
+        "recipe": {"sampler": "entropy", "search": "vanilla", "steps": 9, "seed": 4},
+    }
+    assert about.items() <= found.items() and about.items() <= row.items()
+
+
+@pytest.mark.parametrize("batches", [0, 2])
+def test_an_interrupt_keeps_the_rows(batches, tmp_path, monkeypatch, capsys):
+    """And where there are none yet, it keeps those of before."""
+    monkeypatch.chdir(tmp_path)
+    Path("p.txt").write_text("15,44,79,50\n" * 8)
+    Path("rows.jsonl").write_text("earlier\n")
+    calls = iter(range(9))
+
+    def decoded(*given, **settings):
+        if next(calls) == batches:
+            raise KeyboardInterrupt
+        return decode_batch(*given, **settings)
+
+    monkeypatch.setattr(evaluate, "decode_batch", decoded)
+    monkeypatch.setitem(evaluate.TOGETHER, "cpu", 3)
+    assert main(["eval", "countdown", "--data", "p.txt", "--rows", "rows.jsonl"]) == 130
+    lines = Path("rows.jsonl").read_text().splitlines()
+    if batches:
+        assert [json.loads(line)["seed"] for line in lines] == [0, 1, 2, 3, 4, 5]
+        assert capsys.readouterr() == ("", "unmask: stopped: 6 rows are in 'rows.jsonl'\n")
+    else:
+        assert lines == ["earlier"] and capsys.readouterr() == ("", "unmask: stopped\n")
+
+
+def test_progress_moves_within_a_batch(monkeypatch):
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Screen())
+    monkeypatch.setitem(evaluate.TOGETHER, "cpu", 2)
+    seen: list[float] = []
+    update = show.Progress.update
+    monkeypatch.setattr(
+        show.Progress, "update", lambda *given, **to: (seen.append(to["completed"]), update(*given, **to))
+    )
+    problems = [countdown.parse("15,44,79,50")] * 3
+    with show.evaluating(3) as watch:
+        evaluate.run("countdown", load("countdown"), problems, Recipe(steps=9), watch=watch)
+    assert seen == pytest.approx([2 * n / 9 for n in range(10)] + [2 + n / 9 for n in range(10)])
 
 
 # --- puzzles ---------------------------------------------------------------------------------------------------------

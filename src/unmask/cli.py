@@ -33,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        print("unmask: stopped" + (f": {stop}" if str(stop) else ""), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader has left: nobody wants the rest; 1, as rich does it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from unmask import corpus, countdown, sudoku
-from unmask.decode import decode_batch
+from unmask.decode import Watch, decode_batch
 from unmask.errors import InputError, ModelError
 from unmask.models.denoiser import Denoiser
 from unmask.recipe import Recipe
 
-TOGETHER = 512  # rows decoded at a time, at most
+TOGETHER = {"cpu": 32, "cuda": 512}  # rows decoded at a time, at most: on a CPU more of them are no faster
 
 
 @dataclass(frozen=True)
@@ -125,28 +125,74 @@ def suits(kind: str, model: Denoiser) -> None:
         raise ModelError(f"{model.name} is no model of {kind}", f"train one with `unmask train {kind}`")
 
 
+@dataclass(frozen=True)
+class Sifted:
+    """Puzzles, and what was found about some of them, by their number in the file from 1."""
+
+    fit: list[Any]  # there is something to solve
+    skipped: dict[int, str]  # why there is not
+    strange: dict[int, str]  # what is unusual about some that fit
+
+    def remark(self) -> str | None:
+        """All that was found, in one line."""
+        parts = [
+            f"{len(found)} puzzle{'s are' if len(found) > 1 else ' is'} {fate}: {_named(found)}"
+            for found, fate in ((self.skipped, "skipped"), (self.strange, "judged by the rules alone"))
+            if found
+        ]
+        return "; ".join(parts) or None
+
+
+def _named(found: dict[int, str], most: int = 4) -> str:
+    some = [f"number {number} ({why})" for number, why in list(found.items())[:most]]
+    return ", ".join(some) + (f" and {len(found) - most} more" if len(found) > most else "")
+
+
+def sift(kind: str, puzzles: Sequence[Any]) -> Sifted:
+    """Tell puzzles with something to solve from the others."""
+    found = Sifted([], {}, {})
+    for number, puzzle in enumerate(puzzles, 1):
+        try:
+            strange = KINDS[kind].check(puzzle)
+        except InputError as error:
+            found.skipped[number] = error.message
+            continue
+        found.fit.append(puzzle)
+        if strange is not None:
+            found.strange[number] = strange
+    if not found.fit:
+        raise InputError("no puzzle can be solved", _named(found.skipped))
+    return found
+
+
 def run(
     kind: str,
     model: Denoiser,
     puzzles: Sequence[Any],
     recipe: Recipe,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    tell: Callable[[list[Row]], None] = lambda rows: None,
+    watch: Watch | None = None,
 ) -> list[Row]:
-    """Every puzzle decoded; puzzle i has the seed recipe.seed + i, whatever is decoded beside it."""
+    """Every puzzle decoded; puzzle i has the seed recipe.seed + i, whatever is decoded beside it.
+
+    `tell` is called with the rows of each batch, `watch` with every event of decoding.
+    """
     suits(kind, model)
     how = KINDS[kind]
-    size = max(1, TOGETHER // recipe.build_search().particles)
+    size = max(1, TOGETHER.get(model.device.type, 32) // recipe.build_search().particles)
     rows: list[Row] = []
     for begin in range(0, len(puzzles), size):
         some = puzzles[begin : begin + size]
         seeds = [recipe.seed + begin + place for place in range(len(some))]
-        results = decode_batch(model, canvases=[how.canvas(one) for one in some], recipe=recipe, seeds=seeds)
+        canvases = [how.canvas(one) for one in some]
+        results = decode_batch(model, canvases=canvases, recipe=recipe, seeds=seeds, watch=watch)
+        new = []
         for puzzle, found in zip(some, results, strict=True):
             answer = how.answer(found.tokens)
             right = how.fault(answer, puzzle) is None
-            given = how.write(puzzle)
-            rows.append(Row(given, answer, right, found.path_entropy, found.evaluations, found.seed))
-        tell(len(rows), len(puzzles))
+            new.append(Row(how.write(puzzle), answer, right, found.path_entropy, found.evaluations, found.seed))
+        tell(new)
+        rows += new
     return rows
 
 

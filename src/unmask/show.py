@@ -10,7 +10,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -75,8 +75,9 @@ def particles(found: Result) -> Grid:
 def measured(found: Mapping[str, Any]) -> str:
     """One line: the share that is solved, path entropy and cost."""
     sure = "" if found["auroc"] is None else f" · AUROC {found['auroc']:.3f}"
+    many = f"{found['n']}, {found['skipped']} skipped" if found["skipped"] else found["n"]
     return (
-        f"solved {found['strict']:.3f} ({found['strict_low']:.3f}–{found['strict_high']:.3f}) of {found['n']} · "
+        f"solved {found['strict']:.3f} ({found['strict_low']:.3f}–{found['strict_high']:.3f}) of {many} · "
         f"path entropy {found['path_entropy_bits']:.3f} bits{sure} · "
         f"{found['evaluations']} evaluations · {found['seconds']:.1f} s"
     )
@@ -233,7 +234,8 @@ def memory_used(found: Mapping[str, int]) -> str:
 
 def progress() -> Progress:
     """A bar on standard error, only where that is a terminal."""
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+    times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
@@ -265,22 +267,47 @@ def following() -> Iterator[Watch | None]:
         yield None if bar.disable else _follow(bar)
 
 
+@contextmanager
+def evaluating(puzzles: int) -> Iterator[Watch | None]:
+    """A watcher of batches that shows how many puzzles are decoded, with their shares on the way; None as above."""
+    with progress() as bar:
+        task = bar.add_task(f"{puzzles} puzzles", total=puzzles)
+        before = now = 0  # puzzles of earlier batches, and of this one
+
+        def tell(event: Event, decided: int, open: int) -> None:
+            nonlocal before, now
+            if event["event"] == "start":
+                before, now = before + now, len(event["canvases"])
+            bar.update(task, completed=before + now * decided / open)
+
+        yield None if bar.disable else _counting(tell)
+
+
 def _follow(bar: Progress) -> Watch:
     task = bar.add_task("step 0")
+
+    def tell(event: Event, decided: int, open: int) -> None:
+        bar.update(task, completed=decided, total=open, description=f"step {event.get('step', -1) + 1}")
+
+    return _counting(tell)
+
+
+def _counting(tell: Callable[[Event, int, int], None]) -> Watch:
+    """A watcher that tells, with each start and step, how many positions are decided, and of how many."""
     masked: list[set[int]] = []  # the masked columns of each row
-    mask = -1
+    mask, open = -1, 0
 
     def watch(event: Event) -> None:
-        nonlocal masked, mask
+        nonlocal masked, mask, open
         if event["event"] == "start":
             mask, rows = event["mask"], [row for row in event["canvases"] for _ in range(event["particles"])]
             masked = [{column for column, token in enumerate(row) if token == mask} for row in rows]
-            bar.update(task, total=sum(map(len, masked)))
+            open = sum(map(len, masked))
         elif event["event"] == "step":
             masked = [set(masked[ancestor]) for ancestor in event.get("ancestors", range(len(masked)))]
             for row, column, token, _ in event["changes"]:
                 (masked[row].add if token == mask else masked[row].discard)(column)
-            decided = bar.tasks[task].total or 0
-            bar.update(task, completed=decided - sum(map(len, masked)), description=f"step {event['step'] + 1}")
+        if event["event"] in ("start", "step"):
+            tell(event, open - sum(map(len, masked)), open)
 
     return watch

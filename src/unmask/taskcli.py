@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from unmask import corpus, countdown, evaluate, flags, show, sudoku
+from unmask import __version__, corpus, countdown, evaluate, flags, show, sudoku
 from unmask.decode import decode_batch
 from unmask.errors import InputError, unknown
 from unmask.evaluate import KINDS
@@ -86,18 +87,17 @@ def run_eval(args: Namespace) -> None:
         _eval_text(args)
         return
     recipe = flags.to_recipe(args)
-    puzzles = KINDS[args.task].read(args.data, args.limit)
+    sifted = evaluate.sift(args.task, KINDS[args.task].read(args.data, args.limit))
+    remark = sifted.remark()
+    if remark is not None:
+        warnings.warn(f"{args.data!r}: {remark}", stacklevel=2)
     model = load(args.model or args.task, args.device)
+    about = _about(args, model) | {"recipe": recipe.to_dict()}
     began = time.perf_counter()
-    with show.progress() as bar:
-        task = bar.add_task(f"{len(puzzles)} puzzles", total=len(puzzles))
-        rows = evaluate.run(args.task, model, puzzles, recipe, lambda done, total: bar.update(task, completed=done))
-    found = evaluate.summary(rows, began)
-    _keep(args.rows, [vars(row) for row in rows])
-    if args.json:
-        print(json.dumps(_about(args, model) | found | {"recipe": recipe.to_dict()}))
-    else:
-        print(show.measured(found))
+    with _rows(args.rows, about) as keep, show.evaluating(len(sifted.fit)) as watch:
+        rows = evaluate.run(args.task, model, sifted.fit, recipe, lambda new: keep(map(vars, new)), watch)
+    found = evaluate.summary(rows, began) | {"skipped": len(sifted.skipped)}
+    print(json.dumps(about | found) if args.json else show.measured(found))
 
 
 def _eval_text(args: Namespace) -> None:
@@ -119,51 +119,72 @@ def _eval_text(args: Namespace) -> None:
     sizes = text.widths(words)[rows].sum(1)
     middle, low, high = text.bits_per_byte(each, sizes)
     pairs = zip(each.tolist(), sizes.tolist(), strict=True)
-    _keep(args.rows, [{"window": n, "nats": nats, "bytes": size} for n, (nats, size) in enumerate(pairs)])
+    about = _about(args, model)
+    with _rows(args.rows, about) as keep:
+        keep({"window": n, "nats": nats, "bytes": size} for n, (nats, size) in enumerate(pairs))
     found = {"n": len(rows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
     found |= {"evaluations": len(rows) * text.DRAWS, "seconds": time.perf_counter() - began}
     if args.json:
-        print(json.dumps(_about(args, model) | found))
+        print(json.dumps(about | found))
     else:
         sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
         print(f"{middle:.4f} bits a byte{sure} · {len(rows)} windows · {found['seconds']:.1f} s")
 
 
 def _about(args: Namespace, model: Denoiser) -> dict[str, Any]:
-    return {"task": args.task, "model": model.name, "data": args.data}
+    """Where the figures come from."""
+    sha256 = None if args.data == "-" else hashlib.sha256(Path(args.data).read_bytes()).hexdigest()
+    return {"task": args.task, "model": model.name, "data": args.data, "sha256": sha256, "version": __version__}
 
 
 def _probe(path: str | None, data: str) -> None:
-    """Refuse a file of rows that cannot be written, before the long work; what is in it stays until the end."""
+    """Refuse a file of rows that cannot be written, before the long work; what is in it stays until there are rows."""
     if path is None:
         return
     if Path(path).resolve() == Path(data).resolve():
         raise InputError(f"{path!r} holds the data", "give another file for the rows")
+    with _writing(path), open(path, "a", encoding="utf-8"):
+        pass
+
+
+@contextmanager
+def _rows(path: str | None, about: dict[str, Any]) -> Iterator[Callable[[Iterable[dict[str, Any]]], None]]:
+    """A function that writes rows as JSON lines, where a file is given: at once, so that an interrupt keeps them."""
+    kept = 0
+
+    def keep(rows: Iterable[dict[str, Any]]) -> None:
+        nonlocal kept
+        lines = [json.dumps(row | about) + "\n" for row in rows]
+        if path is not None and lines:
+            with _writing(path), open(path, "a" if kept else "w", encoding="utf-8") as file:
+                file.writelines(lines)
+            kept += len(lines)
+
     try:
-        with open(path, "a", encoding="utf-8"):
-            pass
+        yield keep
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*([f"{kept} rows are in {path!r}"] if kept else [])) from None
+
+
+@contextmanager
+def _writing(path: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(f"cannot write {path!r}", str(error.strerror)) from None
-
-
-def _keep(path: str | None, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows as JSON lines, where a file is given."""
-    if path is not None:
-        _write(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _write(path: str, content: str) -> None:
-    try:
+    with _writing(path):
         Path(path).write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {path!r}", str(error.strerror)) from None
 
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK", help=", ".join(TASKS))
     about = "sudoku: a field of 81 characters on each line; countdown: lines like 15,44,79,50, or JSON lines with them"
     parser.add_argument("--data", required=True, metavar="FILE", help=f"{about} as `input`; text: documents")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N puzzles, or windows of text")
+    few = "only the first N puzzles or windows of text, of which a CPU reads about one a second [all]"
+    parser.add_argument("--limit", type=int, metavar="N", help=few)
     parser.add_argument("--rows", metavar="FILE", help="write every answer to this file (JSONL)")
     parser.add_argument("--model", metavar="NAME", help="a directory with a model of your own instead")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
