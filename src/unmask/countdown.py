@@ -36,9 +36,12 @@ class Problem:
 def parse(text: str) -> Problem:
     """A problem like `15,44,79,50`: three to five numbers and the target, all from 1 to 99."""
     parts = [part.strip() for part in text.strip().split(",")]
+    way_out = "write a countdown as numbers and the target: 15,44,79,50"
     for part in parts:
-        if not re.fullmatch(r"[0-9]{1,9}", part):
-            raise InputError(f"{part!r} is no number", "write a countdown as numbers and the target: 15,44,79,50")
+        if not part:
+            raise InputError(f"a number is missing beside a comma of {text.strip()!r}", way_out)
+        if not re.fullmatch(r"-?[0-9]{1,9}", part):
+            raise InputError(f"{part!r} is no number", way_out)
         if not 1 <= int(part) <= 99:
             raise InputError(f"{part} is not from 1 to 99", "the model knows numbers and targets from 1 to 99")
     if not LEAST <= len(parts) - 1 <= MOST:

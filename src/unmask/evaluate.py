@@ -75,7 +75,7 @@ def read_problems(path: str | Path, limit: int | None = None) -> list[countdown.
             break
         if line.strip():
             try:
-                found.append(countdown.parse(_input(line)))
+                found.append(countdown.parse(problem_text(line)))
             except InputError as error:
                 raise InputError(f"line {number} of {str(path)!r}: {error.message}", error.hint) from None
     if not found:
@@ -83,7 +83,8 @@ def read_problems(path: str | Path, limit: int | None = None) -> list[countdown.
     return found
 
 
-def _input(line: str) -> str:
+def problem_text(line: str) -> str:
+    """The problem in a line of a file: as it is, or the `input` of a JSON object."""
     if not line.lstrip().startswith("{"):
         return line
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
@@ -125,6 +126,8 @@ def parse(argv: list[str]) -> Namespace:
     parser = _parser()
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         raise unknown("command", argv[0], COMMANDS)
+    if argv[:1] == ["solve"]:
+        argv = [f" {word}" if re.match("-[0-9]+,", word) else word for word in argv]  # a puzzle, no option
     args, extra = parser.parse_known_args(argv)
     if extra:
         raise _unexpected(args.parser, extra)

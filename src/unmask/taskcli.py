@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -33,8 +34,7 @@ TASKS = (*KINDS, "text")
 def run_solve(args: Namespace) -> int:
     """Solve a puzzle with the embedded model; the exit status is 1 where its answer is wrong."""
     recipe = flags.to_recipe(args)
-    given = _given(args.puzzle)
-    name = "countdown" if "," in given else "sudoku"
+    name, given = _puzzle(args.puzzle)
     kind = KINDS[name]
     puzzle = kind.parse(given)
     strange = kind.check(puzzle)
@@ -48,13 +48,27 @@ def run_solve(args: Namespace) -> int:
     answer = kind.answer(found.tokens)
     wrong = kind.fault(answer, puzzle)
     if args.json:
-        said = {"puzzle": kind.write(puzzle), "answer": answer, "valid": wrong is None, "fault": wrong}
-        print(json.dumps({**said, **found.to_dict()}))
+        said = {"puzzle": kind.write(puzzle), "answer": answer, "strict": wrong is None, "fault": wrong}
+        print(json.dumps({**said, "strange": strange, **found.to_dict()}))
     else:
         print(show.board(list(map(int, answer))) if name == "sudoku" else answer)
-        print("solved" if wrong is None else f"not solved: {wrong}")
+        solved = "solved, as one of several solutions" if strange == sudoku.SEVERAL else "solved"
+        print(solved if wrong is None else f"not solved: {wrong}")
         print(show.cost(found))
     return 0 if wrong is None else 1
+
+
+def _puzzle(given: str) -> tuple[str, str]:
+    """The kind and the text of a puzzle."""
+    text = _given(given)
+    lines = [line for line in text.splitlines() if line.strip()]
+    name = "countdown" if "," in text else "sudoku"
+    many = len(lines) if name == "countdown" else sum(len("".join(line.split())) == sudoku.CELLS for line in lines)
+    if many > 1:
+        raise InputError(f"{given!r} holds {many} puzzles", f"`unmask eval {name} --data FILE` decodes them all")
+    if re.fullmatch(r"\s*\d{1,3}([\s;]+\d{1,3}){1,8}[\s;]*", text):
+        raise InputError(f"{text.strip()!r} has no commas", f"write {','.join(re.findall('[0-9]+', text))}")
+    return name, evaluate.problem_text(text) if name == "countdown" else text
 
 
 def _given(puzzle: str) -> str:
@@ -62,6 +76,10 @@ def _given(puzzle: str) -> str:
     with suppress(OSError, ValueError):  # a puzzle may be no possible name of a file
         if puzzle == "-" or Path(puzzle).is_file():
             return corpus.read(puzzle)
+    letters = re.search(r"[^\W\d_]|/", puzzle) is not None
+    if letters and "," not in puzzle and len("".join(puzzle.split())) != sudoku.CELLS:
+        known = "a Sudoku of 81 characters, a countdown like 15,44,79,50, or a file with one of them"
+        raise InputError(f"{puzzle!r} is no file and no puzzle", f"give {known}")
     return puzzle
 
 

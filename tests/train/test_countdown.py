@@ -322,10 +322,13 @@ def test_solve(capsys, tmp_path, monkeypatch):
     assert main(["solve", "15,44,79,50"]) == 0
     said, verdict, cost = capsys.readouterr().out.splitlines()
     assert fault(said, parse("15,44,79,50")) is None and verdict == "solved" and "27 evaluations" in cost
+    Path("p.jsonl").write_text('{"input": "79,15,44,50", "output": ""}\n')  # as `unmask puzzles` writes it
+    assert main(["solve", "p.jsonl"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [said, "solved"]
     Path("p.txt").write_text("79, 15, 44, 50\n")
     assert main(["solve", "p.txt", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["puzzle"], found["answer"], found["valid"], found["fault"]) == ("79,15,44,50", said, True, None)
+    assert (found["puzzle"], found["answer"], found["strict"], found["fault"]) == ("79,15,44,50", said, True, None)
 
 
 def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
@@ -335,7 +338,7 @@ def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
     assert "not solved: it came late" in capsys.readouterr().out
     assert main(["solve", "15,44,79,50", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["valid"], found["fault"]) == (False, "it came late")
+    assert (found["strict"], found["fault"]) == (False, "it came late")
 
 
 @pytest.mark.parametrize(
@@ -345,11 +348,19 @@ def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
         (["15,44,79,100"], "100 is not from 1 to 99"),
         (["15,44,50"], "2 numbers and a target"),
         (["15,a,79,50"], "'a' is no number"),
+        (["15 44  79 50"], "'15 44  79 50' has no commas: write 15,44,79,50"),
+        (["15;44; 79;50"], "'15;44; 79;50' has no commas: write 15,44,79,50"),
+        (["15,44,79,50,"], "a number is missing beside a comma of '15,44,79,50,'"),
+        (["-3,4,5,12"], "-3 is not from 1 to 99"),
+        (["--json", "-3,4,5,12"], "-3 is not from 1 to 99"),
+        (["many.txt"], "'many.txt' holds 2 puzzles: `unmask eval countdown --data FILE` decodes them all"),
         (["15,44,79,50", "--model", "sudoku"], "sudoku is no model of countdown"),
         (["15,44,79,50", "--model", "text"], "text is no model of countdown"),
     ],
 )
-def test_bad_problems_are_one_line(given, said, capsys):
+def test_bad_problems_are_one_line(given, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("many.txt").write_text("15,44,79,50\n1,2,3,6\n")
     assert main(["solve", *given]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1

@@ -177,7 +177,16 @@ def test_solve(capsys, tmp_path, monkeypatch):
     Path("p.txt").write_text(EASY.replace("0", ".") + "\n")
     assert main(["solve", "p.txt", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["answer"], found["valid"], found["evaluations"]) == (DONE, True, 51)
+    assert (found["answer"], found["strict"], found["evaluations"]) == (DONE, True, 51)
+
+
+def test_solve_says_that_there_are_several_solutions(capsys):
+    several = "0" * 18 + DONE[18:]  # the two rows may change places
+    assert main(["solve", several]) == 0
+    assert "\nsolved, as one of several solutions\n" in capsys.readouterr().out
+    assert main(["solve", several, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["strict"], found["strange"]) == (True, SEVERAL)
 
 
 def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
@@ -187,7 +196,7 @@ def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
     assert "not solved: it came late" in capsys.readouterr().out
     assert main(["solve", EASY, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert (found["valid"], found["fault"]) == (False, "it came late")
+    assert (found["strict"], found["fault"]) == (False, "it came late")
 
 
 @pytest.mark.parametrize(
@@ -198,10 +207,17 @@ def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
         ("x" + EASY[1:], "'x' in row 1, column 1 is no digit"),
         ("55" + EASY[2:], "the clues clash: 5 twice in row 1"),
         ("0" + "12345678" + "9" + "0" * 71, "no board keeps these clues"),
-        ("nowhere.txt", "81 cells"),
+        ("nowhere.txt", "'nowhere.txt' is no file and no puzzle: give a Sudoku of 81 characters, a countdown like"),
+        (".", "81 cells"),
+        ("/", "'/' is no file and no puzzle"),
+        ("many.txt", "'many.txt' holds 2 puzzles: `unmask eval sudoku --data FILE` decodes them all"),
+        (DONE, "there is nothing to fill, the board is full and right"),
+        (DONE[:-1] + "8", "the board is full and wrong: 8 twice in row 9"),
     ],
 )
-def test_bad_puzzles_are_one_line(given, said, capsys):
+def test_bad_puzzles_are_one_line(given, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("many.txt").write_text(f"{EASY}\n\n{EASY}\n")
     assert main(["solve", given]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
