@@ -228,7 +228,7 @@ def test_a_model_tells_its_ids(run):
     assert facts["parameters"] == 134080 and facts["weights"] == "0.00 GiB as float32"
 
 
-def test_frequencies_feed_pc(run, here):
+def test_frequencies_feed_pc(run, here, capsys):
     Path("words.txt").write_text("senate\nsetter\n")
     Path("more.txt").write_text("tart")
     assert run("frequencies", "words.txt", "more.txt", "--model", "table", "-o", "t.json") == (
@@ -238,7 +238,11 @@ def test_frequencies_feed_pc(run, here):
     assert saved["num_token"] == 16
     assert saved["p_baseline_dict"] == {"5": 5, "1": 4, "0": 2, "3": 2, "4": 2, "2": 1}
     out = json.loads(run(*TABLE, "--sampler", "pc", "--background", "t.json", "--json"))
-    assert out["recipe"]["background"] == "t.json"
+    assert out["recipe"]["background"] == "t.json" and saved["model"] == "table"
+    assert (
+        main(["generate", "a", "--model", "random", "--length", "1", "--sampler", "pc", "--background", "t.json"]) == 0
+    )
+    assert capsys.readouterr().err == "unmask: warning: 't.json' counts tokens of table, not of random\n"
 
 
 def test_frequencies_of_json_lines(run, fails, here):
@@ -317,7 +321,16 @@ def test_examples_of_the_help_work(command, here, capsys):
             "generate --block-length 1 --steps 2 --model table",
             "2 steps are fewer than the 6 blocks: raise steps or block-length",
         ),
-        ("generate --sampler pc", "pc needs a background table: make one with `unmask frequencies"),
+        ("generate --sampler pc", "pc needs a background table: give background text for the model text"),
+        (
+            "generate --sampler pc --background sudoku",
+            "the background 'sudoku' has 10 tokens, text has ",
+        ),
+        ("generate --sampler pc --background text --model table", "the background 'text' has "),
+        (
+            "generate --sampler pc --background wide.json --model table",
+            "'wide.json' counts token 6, table has 6 tokens: make one with `unmask frequencies TEXT --model table",
+        ),
         ("generate --sampler pc --background none.json", "cannot read the background table 'none.json'"),
         ("generate --recipe none.toml", "cannot read the recipe 'none.toml'"),
         ("generate --prompts none.txt", "cannot read 'none.txt': No such file or directory"),
@@ -356,6 +369,7 @@ def test_failures_are_one_line(fails, here, line, expected):
     Path("upper.txt").write_text("senate\nSetter\n")
     Path("empty.txt").write_text("\n")
     Path("bytes.txt").write_bytes(b"\xff\xfe\n")
+    Path("wide.json").write_text('{"num_token": 2, "p_baseline_dict": {"0": 1, "6": 1}}')
     assert expected in fails(*shlex.split(line))
     assert not Path("t.json").exists()
 

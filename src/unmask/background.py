@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import InputError
-from unmask.models import EMBEDDED, WEIGHTS
+from unmask.models import EMBEDDED, WEIGHTS, Denoiser
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class Background:
 
     counts: dict[int, int]
     total: int
+    name: str = "the table"  # where it was read from
+    model: str | None = None  # whose tokens were counted, where that is known
+    width: int | None = None  # of that model's vocabulary, where that is known
 
     @cached_property
     def _table(self) -> Tensor:  # [largest id + 2] float32, the last entry for all unseen ids
@@ -41,22 +45,36 @@ class Background:
         return table[token.clamp(max=len(table) - 1)]
 
     def save(self, path: str | Path) -> None:
-        """Write the public layout: `num_token` and `p_baseline_dict`."""
-        text = json.dumps({"num_token": self.total, "p_baseline_dict": {str(k): v for k, v in self.counts.items()}})
+        """Write the public layout, `num_token` and `p_baseline_dict`, and the name of the model."""
+        about = {} if self.model is None else {"model": self.model}
+        counts = {str(token): n for token, n in self.counts.items()}
+        text = json.dumps({"num_token": self.total, **about, "p_baseline_dict": counts})
         try:
             Path(path).write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise InputError(f"cannot write the background table {str(path)!r}", str(error.strerror)) from None
 
+    def check(self, model: Denoiser) -> None:
+        """Refuse a model of another vocabulary; warn about a model of another name."""
+        way_out = f"make one with `unmask frequencies TEXT --model {model.name} -o FILE`"
+        if (self.width or model.head.width) != model.head.width:
+            said = f"the background {self.name!r} has {self.width} tokens, {model.name} has {model.head.width}"
+            raise InputError(said, f"give background {model.name}" if model.name in EMBEDDED else way_out)
+        if max(self.counts, default=0) >= model.head.width:
+            said = f"{self.name!r} counts token {max(self.counts)}, {model.name} has {model.head.width} tokens"
+            raise InputError(said, way_out)
+        if self.width is None and self.model is not None and Path(self.model).name != Path(model.name).name:
+            warnings.warn(f"{self.name!r} counts tokens of {self.model}, not of {model.name}", stacklevel=3)
 
-def count(texts: Iterable[str], encode: Callable[[str], list[int]]) -> Background:
-    """Count the tokens of texts."""
+
+def count(texts: Iterable[str], encode: Callable[[str], list[int]], model: str | None = None) -> Background:
+    """Count the tokens of texts, which are those of a model."""
     counts: Counter[int] = Counter()
     for text in texts:
         counts.update(encode(text))
     if not counts:
         raise InputError("the text holds no tokens", "give a file with text in it")
-    return Background(dict(counts.most_common()), counts.total())
+    return Background(dict(counts.most_common()), counts.total(), model=model)
 
 
 def load(path: str | Path) -> Background:
@@ -65,7 +83,9 @@ def load(path: str | Path) -> Background:
     The name of an embedded model stands for the table that comes with it.
     """
     if str(path) in EMBEDDED and not Path(path).is_file():
-        path = WEIGHTS / str(path) / "background.json"
+        config = json.loads((WEIGHTS / str(path) / "config.json").read_text(encoding="utf-8"))
+        found = load(WEIGHTS / str(path) / "background.json")
+        return replace(found, name=str(path), model=str(path), width=config["vocabulary"])
     try:
         stamp = Path(path).stat().st_mtime_ns
     except (OSError, ValueError):  # _load says why
@@ -79,7 +99,9 @@ def _load(path: str, stamp: int) -> Background:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         counts = data.get("p_baseline_dict", data.get("token_frequency_dict"))
-        table = Background({int(token): int(n) for token, n in counts.items()}, int(data["num_token"]))
+        found = {int(token): int(n) for token, n in counts.items()}
+        model = data.get("model")
+        table = Background(found, int(data["num_token"]), path, None if model is None else str(model))
     except OSError as error:
         raise InputError(f"cannot read the background table {path!r} ({error.strerror})", way_out) from None
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -157,7 +157,7 @@ def frequencies(args: Namespace) -> None:
     names = None if args.fields is None else [name for name in args.fields.split(",") if name]
     with show.progress() as bar:
         texts = corpus.Texts(args.files, names, bar)
-        table = count(texts, texts.blamed(words.encode))
+        table = count(texts, texts.blamed(words.encode), args.model)
     table.save(args.output)
     print(f"{args.output}: {table.total} tokens, {len(table.counts)} different ones")
 

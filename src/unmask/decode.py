@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask import background
 from unmask import trace as traces
 from unmask.engine import walk
 from unmask.entropy import bits
@@ -148,6 +149,8 @@ def decode_batch(
     if is_cached(denoiser):
         recipe.check_cache()
     sampler, search = recipe.build_sampler(), recipe.build_search()
+    if recipe.background is not None:
+        background.load(recipe.background).check(model)
     rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
     state = start(denoiser, rows, keys, sampler, search.particles)
     moments: list[tuple[Tensor, Resampled | None]] = []

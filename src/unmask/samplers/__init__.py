@@ -96,7 +96,8 @@ def pc(
 ) -> Sampler:
     """PC-Sampler: confidence against a background table of token counts, earlier positions first."""
     if background is None:
-        way_out = "make one with `unmask frequencies TEXT --model MODEL -o FILE` and give it as background"
+        own = "give background text for the model text, and so for sudoku and countdown"
+        way_out = f"{own}; for others `unmask frequencies TEXT --model MODEL -o FILE` makes one"
         raise SettingError("pc needs a background table", way_out)
     return Reveal(
         scores.Positional(backgrounds.load(background), decay, cap),
