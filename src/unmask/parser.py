@@ -27,11 +27,11 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         commands.generate,
         "Generate text after a prompt, or fill the holes of a canvas.",
         """\
-  unmask generate se
-  unmask generate se --temperature 1 --seed 3 --json
-  unmask generate --canvas 't[MASK*4]t'
-  unmask generate --sampler uniform --steps 3 --temperature 1 --search best-of-n --particles 8
-  unmask generate --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
+  unmask generate 'The city of Vienna' --sampler uniform --temperature 1
+  unmask generate 'The city of Vienna' --sampler uniform --temperature 1 --length 24 --seed 3 --json
+  unmask generate --canvas 'The [MASK*2] of Vienna was built in [MASK].'
+  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search best-of-n --particles 8
+  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
   unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
     ),
     "solve": (
@@ -149,7 +149,8 @@ def _unexpected(parser: argparse.ArgumentParser, extra: list[str]) -> UnmaskErro
 def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     about = "Decode masked diffusion language models along low-uncertainty paths."
-    start = "start with:\n  unmask demo\n  unmask generate se\n  unmask generate --help"
+    first = "unmask generate 'The city of Vienna' --sampler uniform --temperature 1"
+    start = f"start with:\n  unmask demo\n  {first}\n  unmask generate --help"
     parser = _Parser("unmask", description=about, epilog=start, formatter_class=layout, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"unmask {__version__}")
     parser.set_defaults(run=lambda args: parser.print_help(), parser=parser)
@@ -185,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to go on from; - reads standard input")
-    parser.add_argument("--canvas", metavar="TEXT", help="text with holes instead of a prompt, like 't[MASK*4]t'")
+    parser.add_argument("--canvas", metavar="TEXT", help="text with holes instead of a prompt, like 'The [MASK*2] of Vienna'")
     parser.add_argument(
         "--prompts", metavar="FILE", help="a prompt on each line, decoded together; - reads standard input"
     )
