@@ -8,6 +8,7 @@ text ──prompt──▶ State ──models──▶ hidden ──read──�
                                    decode ──▶ Result · trace
 """
 
+from unmask import interrupt as interrupt  # before torch, which takes seconds
 from unmask.decode import Particle, Result, decode, decode_batch
 from unmask.errors import UnmaskError
 from unmask.models import MODELS, Denoiser, Table, load

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from unmask import interrupt
 from unmask.errors import UnmaskError
 from unmask.parser import COMMANDS, parse
 from unmask.recipe import KINDS
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
     warnings.showwarning = _warn
     try:
+        interrupt.allow()
         args = parse(sys.argv[1:] if argv is None else argv)
         status = args.run(args)
         sys.stdout.flush()

@@ -38,7 +38,7 @@ def parse(text: str) -> Problem:
     parts = [part.strip() for part in text.strip().split(",")]
     way_out = "write a countdown as numbers and the target: 15,44,79,50"
     for part in parts:
-        if not part:
+        if not part and len(parts) > 1:
             raise InputError(f"a number is missing beside a comma of {text.strip()!r}", way_out)
         if not re.fullmatch(r"-?[0-9]{1,9}", part):
             raise InputError(f"{part!r} is no number", way_out)
@@ -128,6 +128,8 @@ def columns(count: int) -> int:
 
 def canvas(problem: Problem) -> list[int]:
     """Token ids: the problem, then masks for the answer."""
+    if not isinstance(problem, Problem):
+        raise InputError(f"{problem!r} is no Problem", "make one with countdown.parse")
     numbers = ",".join(f"{number:2}" for number in sorted(problem.numbers, reverse=True))
     head = f"{numbers:14}:{problem.target:2}:"
     return [*(ALPHABET.index(c) for c in head), *[MASK] * (columns(len(problem.numbers)) - HEAD)]

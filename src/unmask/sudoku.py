@@ -31,6 +31,8 @@ def parse(text: str) -> Board:
 
 def canvas(board: Sequence[int]) -> list[int]:
     """What the model is given: token ids, masks for blanks."""
+    if isinstance(board, str):
+        raise InputError(f"{board!r} is text", "make a board of it with sudoku.parse")
     return [MASK if digit == 0 else digit - 1 for digit in board]
 
 

@@ -191,6 +191,7 @@ def test_unknown_names_have_a_nearest_match(how: dict[str, Any], words: list[str
 
 def test_unknown_model() -> None:
     complaint(lambda: load("tabel"), "did you mean 'table'?")
+    complaint(lambda: load(None), "None is no name of a model", "a directory or a hub id")
 
 
 @pytest.mark.parametrize(

@@ -73,9 +73,9 @@ def test_text_of_a_problem():
     [
         ("15,x,79,50", "'x' is no number"),
         ("15,4.4,79,50", "'4.4' is no number"),
-        ("15,-4,79,50", "'-4' is no number"),
+        ("15,-4,79,50", "-4 is not from 1 to 99"),
         ("15,٤٤,79,50", "is no number"),
-        ("15,44,79,", "'' is no number"),
+        ("15,44,79,", "a number is missing beside a comma of '15,44,79,'"),
         ("", "'' is no number"),
         ("15,44,50", "2 numbers and a target"),
         ("1,2,3,4,5,6,50", "6 numbers and a target"),
@@ -152,6 +152,12 @@ def test_every_answer_is_found_once():
         assert len(found) == len(set(found)) and set(found) == answers(numbers, target)
         some += bool(found)
     assert 150 < some < 300
+
+
+@pytest.mark.parametrize("given", ["15,44,79,50", "nothing", None, (15, 44, 79, 50)])
+def test_a_canvas_is_of_a_problem(given):
+    with pytest.raises(InputError, match=r"is no Problem: make one with countdown.parse"):
+        canvas(given)
 
 
 @pytest.mark.parametrize(("many", "cases"), [(3, 60), (4, 12), (5, 1)])

@@ -58,6 +58,8 @@ def test_what_the_model_reads():
     assert tokens[:5] == [4, 2, MASK, MASK, 6] and len(tokens) == CELLS
     assert answer(canvas(parse(DONE))) == write(parse(DONE)) == DONE
     assert write(parse(EASY.replace("0", "."))) == EASY
+    with pytest.raises(InputError, match=r"is text: make a board of it with sudoku.parse"):
+        canvas(EASY)
 
 
 def test_wrong_answers():

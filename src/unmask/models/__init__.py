@@ -71,7 +71,7 @@ def load(
     checkpoint through transformers, for layouts that unmask does not know; `shift` then says that output i belongs
     to token i + 1. `progress` is called with the bytes read so far and in all.
     """
-    name = os.fspath(name)
+    name = _name(name)
     place, kind = on_device(name, device), _dtype(dtype)
     if shift and not trust_remote_code:
         raise InputError("shift has no effect", "only trust_remote_code needs it: known layouts say it themselves")
@@ -98,7 +98,7 @@ def load_tokenizer(
     name: str | os.PathLike[str], *, tokenizer: str | os.PathLike[str] | None = None, revision: str | None = None
 ) -> Tokenizer:
     """The tokenizer of a model, without its weights."""
-    name = os.fspath(name)
+    name = _name(name)
     if name in MODELS:
         return load(name, tokenizer=tokenizer, revision=revision).tokenizer
     if tokenizer is not None:
@@ -107,6 +107,13 @@ def load_tokenizer(
         directory = _directory(name, revision, ["config.json", *TOKENIZER])
         directory = (None if Path(name).expanduser().is_dir() else _borrowed(directory)) or directory
     return read_tokenizer(directory) or Numbers()
+
+
+def _name(given: object) -> str:
+    name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(name, str):
+        raise ModelError(f"{given!r} is no name of a model", "give a name of `unmask models`, a directory or a hub id")
+    return name
 
 
 def _directory(name: str, revision: str | None = None, files: list[str] = MODEL) -> Path:
