@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import unmask
 from unmask import MODELS, SAMPLERS, SEARCHES, Recipe, __version__, decode, decode_batch, flags, load, show, trace
 from unmask.cli import COMMANDS, main
 from unmask.models.convert import _order
@@ -182,6 +185,29 @@ def test_text_that_looks_like_markup_is_printed_as_it_is(capsys):
     assert out.count("[bold]a[/bold] :smile:↵[/] long") == 2
 
 
+class Screen(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_no_control_characters(monkeypatch, capsys):
+    text = "a\x1b[2Jb\r\x07\x9bc\td\ne é×"
+    found = decode(load("table"), "sena", recipe=Recipe(length=2, search="best-of-n", particles=2))
+    strange = [dataclasses.replace(particle, text=text) for particle in found.particles]
+    found = dataclasses.replace(found, particles=strange)
+    show.result(found)
+    assert capsys.readouterr().out.startswith(f"{text}\n")
+    monkeypatch.setattr(sys, "stdout", Screen())
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "120")
+    show.result(found)
+    out = sys.stdout.getvalue()
+    assert out.startswith("a\\x1b[2Jb\\r\\x07\\x9bc\td\ne é×\n") and out.count("a\\x1b[2Jb\\r\\x07\\x9bc") == 3
+    assert not set(out) & {"\x1b", "\r", "\x07", "\x9b"}
+
+
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +323,13 @@ def test_examples_of_the_help_work(command, here, capsys):
         ("generate --samp uniform", "unknown option '--samp'"),
         ("generate --zzz", "unknown option '--zzz': see `unmask generate --help`"),
         ("samplers margn", "unknown sampler 'margn': did you mean 'margin'?"),
+        ("samplers nope", "unknown sampler 'nope': choose from uniform, ancestral"),
+        ("searches nope", "unknown search 'nope': choose from vanilla"),
+        ("generate --temperature 1e12", "temperature is 1e+12: it must be at most 1000000000"),
+        (
+            "demo --puzzles 1 --trace good.txt/x/y",
+            "cannot write 'good.txt/x/y' (Not a directory): give --trace another",
+        ),
         ("searches bem", "unknown search 'bem': did you mean 'beam'?"),
         ("models tabel", "unknown model 'tabel': did you mean 'table'?"),
         ("generate --scope blok", "unknown scope 'blok': did you mean 'block'?"),
@@ -389,6 +422,25 @@ def test_an_interrupt_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "unmask: stopped\n")
 
 
+def test_an_interrupt_while_importing_is_one_line(here):
+    """Until torch is there; here a stand-in for it, which takes seconds too."""
+    Path("torch.py").write_text("import sys, time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    paths = os.pathsep.join([str(here), str(Path(unmask.__file__).parent.parent)])
+    command = [sys.executable, "-m", "unmask", "samplers"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths}
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30)[1] == b"unmask: stopped\n"
+    assert process.returncode == 130
+
+
+def test_an_interrupt_elsewhere_is_as_usual():
+    code = "import signal, unmask; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("given", [[], ["--json"]])
 def test_a_closed_pipe_is_quiet(given):
     command = [sys.executable, "-c", "import sys; from unmask.cli import main; sys.exit(main())"]
@@ -403,10 +455,6 @@ def test_a_closed_pipe_is_quiet(given):
 
 
 def test_progress_counts_decided_positions(monkeypatch):
-    class Screen(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setattr(sys, "stderr", Screen())
     recipe = Recipe(sampler="p2", steps=4, length=6, temperature=1.0, search="smc", particles=3, every=1)
     with show.progress() as bar:

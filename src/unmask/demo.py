@@ -63,7 +63,10 @@ LEGEND = (
 def run(count: int = PUZZLES, trace: str | Path = TRACE) -> None:
     """Show how the first puzzle is solved, while all are solved by every method with the same seeds; then compare."""
     boards, model, console = puzzles(count), load("sudoku"), show.console()
-    Path(trace).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        Path(trace).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write {str(trace)!r} ({error.strerror})", "give --trace another place") from None
     console.print(INTRO, end="\n\n")
     with workers() as pool:
         with show.following() as watch:

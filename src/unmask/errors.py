@@ -33,6 +33,6 @@ class ProgressError(UnmaskError):
 def unknown(kind: str, name: object, choices: Iterable[str], where: str = "") -> SettingError:
     """An unknown name, with the nearest of the known ones; else all of them, or `where` they are listed."""
     names = list(choices)
-    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    near = get_close_matches(str(name), names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else where or "choose from " + ", ".join(names)
     return SettingError(f"unknown {kind} {name!r}", hint)

@@ -186,7 +186,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to go on from; - reads standard input")
-    parser.add_argument("--canvas", metavar="TEXT", help="text with holes instead of a prompt, like 'The [MASK*2] of Vienna'")
+    parser.add_argument(
+        "--canvas", metavar="TEXT", help="text with holes instead of a prompt, like 'The [MASK*2] of Vienna'"
+    )
     parser.add_argument(
         "--prompts", metavar="FILE", help="a prompt on each line, decoded together; - reads standard input"
     )

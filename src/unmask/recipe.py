@@ -308,7 +308,8 @@ def _checked(name: str, value: Any) -> Any:
         if not (value >= low if closed else value > low):
             raise SettingError(what, f"it must be {'at least' if closed else 'above'} {low}")
         if value > high or value == math.inf:
-            raise SettingError(what, f"it must be {'finite' if high == math.inf else f'at most {high}'}")
+            most = high if isinstance(high, int) else f"{high:.15g}"
+            raise SettingError(what, f"it must be {'finite' if high == math.inf else f'at most {most}'}")
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ def grid(*columns: str, right: tuple[str, ...] = ()) -> Grid:
 
 def result(found: Result) -> None:
     """The text, what it cost, and the other particles."""
-    print(found.text)
+    print(safe(found.text))
     print(cost(found))
     if len(found.particles) > 1:
         console().print(particles(found))
@@ -112,7 +113,16 @@ def colours() -> Text:
 
 def one_line(text: str, most: int = 32) -> str:
     """Text for a cell of a table: on one line, and short enough for the other columns."""
-    return (text if len(text) <= most else text[: most - 1] + "…").replace("\n", "↵")
+    return safe((text if len(text) <= most else text[: most - 1] + "…").replace("\n", "↵"))
+
+
+def safe(text: str) -> str:
+    """Text for standard output: where that is a terminal, control characters, which it would obey, are written out."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", _written, text) if sys.stdout.isatty() else text
+
+
+def _written(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def _many(number: int, noun: str) -> str:
