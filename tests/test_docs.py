@@ -30,7 +30,9 @@ def test_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
                 ran += 1
             elif block.startswith("unmask"):
                 for line in block.splitlines():
+                    capsys.readouterr()
                     assert main(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
+                    assert "warning" not in capsys.readouterr().err, line
                     ran += 1
     finally:
         SAMPLERS.clear()
