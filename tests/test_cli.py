@@ -325,7 +325,7 @@ def test_examples_of_the_help_work(command, here, capsys):
         ("samplers margn", "unknown sampler 'margn': did you mean 'margin'?"),
         ("samplers nope", "unknown sampler 'nope': choose from uniform, ancestral"),
         ("searches nope", "unknown search 'nope': choose from vanilla"),
-        ("generate --temperature 1e12", "temperature is 1e+12: it must be at most 1000000000"),
+        ("generate --temperature 1e12", "temperature is 1e+12: it must be at most 1000000000\n"),
         (
             "demo --puzzles 1 --trace good.txt/x/y",
             "cannot write 'good.txt/x/y' (Not a directory): give --trace another",
