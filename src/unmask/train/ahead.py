@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -29,8 +30,10 @@ class Source(Protocol):
 
 
 def _quiet() -> None:
-    """A worker has one thread, and leaves Ctrl-C to its parent."""
+    """A worker has one thread, leaves Ctrl-C to its parent and goes after it, which has to compile first."""
     torch.set_num_threads(1)
+    if hasattr(os, "nice"):
+        os.nice(5)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
