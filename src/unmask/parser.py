@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         """\
   unmask generate 'The city of Vienna' --sampler uniform --temperature 1
   unmask generate 'The city of Vienna' --sampler uniform --temperature 1 --length 24 --seed 3 --json
-  unmask generate --canvas 'The [MASK*2] of Vienna was built in [MASK].'
+  unmask generate --canvas 'The[MASK*4] of Vienna was built in[MASK*2].'
   unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search best-of-n --particles 8
   unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
   unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
@@ -187,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to go on from; - reads standard input")
     parser.add_argument(
-        "--canvas", metavar="TEXT", help="text with holes instead of a prompt, like 'The [MASK*2] of Vienna'"
+        "--canvas", metavar="TEXT", help="text with holes instead of a prompt, like 'The[MASK*2] of Vienna'"
     )
     parser.add_argument(
         "--prompts", metavar="FILE", help="a prompt on each line, decoded together; - reads standard input"
