@@ -124,7 +124,7 @@ def test_counting(model):
     counted = Counted(model)
     recipe = Recipe(sampler="uniform", steps=4, length=8, temperature=1.0, search="best-of-n", particles=3)
     result = decode(counted, [15, 16, 17], recipe=recipe)
-    assert counted.count.rows == result.evaluations == 12
+    assert result.evaluations == 12 and counted.count.rows == 12 - 2  # the first step has three equal rows
     assert counted.count.calls == result.calls == 4
     assert result.tokens == decode(model, [15, 16, 17], recipe=recipe).tokens
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from unmask import background
 from unmask import trace as traces
-from unmask.engine import walk
 from unmask.entropy import bits
 from unmask.errors import InputError
 from unmask.models.cache import cached, is_cached
@@ -24,6 +23,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.models.wrap import Guided
 from unmask.prompt import Canvas, Text, from_canvas, from_prompt, start
 from unmask.recipe import Recipe
+from unmask.replay import walk
 from unmask.search import Resampled, lowest, majority
 from unmask.state import State, Vocab
 from unmask.trace import Event

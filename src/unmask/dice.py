@@ -7,6 +7,7 @@ else, so it has the same bits on every device, alone or in a batch, whatever els
 from __future__ import annotations
 
 import enum
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -44,19 +45,20 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
     return c0, c1, c2, c3
 
 
-def uniform(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
+def uniform(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
     """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast."""
-    step_word, purpose_word = torch.full_like(column, step & WORD), torch.full_like(column, int(purpose))
+    step_word, purpose_word = torch.zeros_like(column) + (step & WORD), torch.full_like(column, int(purpose))
     a, b, _, _ = philox((slot & WORD, step_word, column & WORD, purpose_word), (key & WORD, (key >> 32) & WORD))
     # 52 bits and a half: never 0, never 1, exact in float64.
     return (((a >> 6) << 26 | (b >> 6)).double() + 0.5) * 2.0**-52
 
 
-def gumbel(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
+def gumbel(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
     """Standard Gumbel noise (float64) from `uniform`."""
     return -torch.log(-torch.log(uniform(key, slot, step, column, purpose)))
 
 
+@lru_cache(maxsize=8)
 def words(count: int, device: torch.device) -> Tensor:  # [count] int64
     """Fixed odd 64-bit numbers, for hashing rows of tokens."""
     column = torch.arange(count, device=device)

@@ -16,12 +16,14 @@ from torch import Tensor
 from unmask import dice, read
 from unmask.dice import Purpose
 from unmask.entropy import state_entropy
-from unmask.errors import ModelError, ProgressError, SettingError
+from unmask.errors import ModelError, ProgressError
+from unmask.faults import Faults
+from unmask.models.cache import is_cached
 from unmask.models.denoiser import Denoiser
 from unmask.read import Draw, Drawn, Raw
 from unmask.samplers.turn import Sampler, Turn
 from unmask.search import Resampled, Search, resample
-from unmask.state import State
+from unmask.state import State, Step, one_of
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
 
@@ -43,21 +45,20 @@ class Tally:
     """What a walk has cost so far. Two methods are compared at equal evaluations."""
 
     steps: Tensor  # [B] int64: turns of the loop that a row took
-    calls: Tensor  # [P] int64, on the host: times the network ran with a row of this prompt in it
-    evaluations: Tensor  # [B] int64, on the host: rows that went through the network for this slot
+    calls: Tensor  # [P] int64: times the network ran with a row of this prompt in it
+    evaluations: Tensor  # [B] int64: rows that went through the network for this slot, equal ones too
 
-    def called(self, rows: Tensor, cost: int) -> Tally:  # rows [R], on the host
+    def called(self, rows: Tensor, cost: int) -> Tally:  # rows [B] bool
         """After a call with these rows."""
-        prompts = torch.unique(rows // (len(self.evaluations) // len(self.calls)))
-        one, each = torch.ones_like(prompts), torch.full_like(rows, cost)
-        return Tally(self.steps, self.calls.index_add(0, prompts, one), self.evaluations.index_add(0, rows, each))
+        calls = self.calls + rows.view(len(self.calls), -1).any(1)
+        return Tally(self.steps, calls, self.evaluations + cost * rows)
 
 
 @dataclass(frozen=True)
 class Moment:
     """One step, after it was taken."""
 
-    step: int
+    step: Step
     state: State  # after the step
     before: Tensor  # [B, L] int64: the tokens that the step changed, after resampling
     active: Tensor  # [B] bool: rows that took the step
@@ -67,8 +68,30 @@ class Moment:
     tally: Tally
 
 
+@dataclass(frozen=True)
+class Way:
+    """Who decodes and how: the same in every step."""
+
+    denoiser: Denoiser
+    sampler: Sampler
+    search: Search
+    rules: Rules = Rules()
+    asks: bool = True  # leave out rows that need no call, for which the host waits for the device
+    shares: bool = True  # equal canvases of a prompt are computed once
+
+    def active(self, state: State, step: Step) -> Tensor:  # [B] bool
+        """The rows that take this step."""
+        return ~self.sampler.done(state, step) & (state.open > 0)
+
+    def intervals(self, state: State) -> list[int]:
+        """Steps between resamplings, for each prompt."""
+        plans = state.budget[:: state.particles].tolist()
+        scheduled, every = self.sampler.scheduled, self.search.every
+        return [every or (max(1, plan // 4) if scheduled else UNPLANNED) for plan in plans]
+
+
 @dataclass
-class _Sight:
+class Sight:
     """What is known of the present canvases: rewritten row by row, carried along by resampling."""
 
     hidden: Tensor | None  # [B, L, D]
@@ -76,68 +99,96 @@ class _Sight:
     stale: Tensor  # [B] bool: the canvas changed since the network saw it
     known: Tensor  # [B, L] bool: `raw` holds for the present canvas
 
-    def resample(self, ancestors: Tensor) -> None:
-        assert self.hidden is not None and self.raw is not None
-        self.hidden, self.raw = self.hidden[ancestors], read.rows(self.raw, ancestors)
-        self.stale, self.known = self.stale[ancestors], self.known[ancestors]
+    def take(self, rows: Tensor | None) -> None:  # [B] int64
+        """Every row takes what is known of another; None: of itself."""
+        if rows is not None:
+            assert self.hidden is not None and self.raw is not None
+            self.hidden, self.raw = self.hidden[rows], read.rows(self.raw, rows)
+            self.stale, self.known = self.stale[rows], self.known[rows]
 
     def forget(self, changed: Tensor) -> None:  # [B] bool
         self.stale = self.stale | changed
         self.known = self.known & ~self.stale[:, None]
 
 
+def blind(state: State) -> tuple[Sight, Tally]:
+    """Nothing is known, nothing is spent."""
+    none = torch.zeros_like(state.slot)
+    sight = Sight(None, None, torch.ones_like(none, dtype=torch.bool), torch.zeros_like(state.writable))
+    return sight, Tally(none, none[:: state.particles], none)
+
+
 def walk(
     denoiser: Denoiser, state: State, sampler: Sampler, search: Search, rules: Rules = Rules()
 ) -> Iterator[Moment]:
     """Decode, one Moment per step, until every row is done."""
-    rows, k = len(state.tokens), state.particles
-    plans = state.budget[::k].tolist()
-    every = [search.every or (max(1, plan // 4) if sampler.scheduled else UNPLANNED) for plan in plans]
-    sight = _Sight(None, None, torch.ones_like(state.slot, dtype=torch.bool), torch.zeros_like(state.writable))
-    none = torch.zeros(rows, dtype=torch.int64)
-    tally = Tally(torch.zeros_like(state.slot), none[::k], none)
-
+    way = Way(denoiser, sampler, search, rules, shares=not is_cached(denoiser))
+    every = way.intervals(state)
+    sight, tally = blind(state)
     for step in itertools.count():
-        active = ~sampler.done(state, step) & (state.open > 0)
-        if not _any(active):
+        active = way.active(state, step)
+        if not bool(active.any()):
             break
-        state = state.replace(time=sampler.time(state, step).where(active, state.time))
-        counted = _counted(state, sampler, step, rules) & active[:, None]
-        want = (sampler.want(state, step) & active[:, None]) | counted
-
-        state, tally = _look(denoiser, state, sight, want, tally)
-        raw = _weigh(denoiser, state, sight, want, step)
-        entropy = state_entropy(raw.entropy, counted)
-        state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
-
-        resampled = None
         due = [search.resamples and step > 0 and step % interval == 0 for interval in every]
-        if any(due):
-            at = torch.tensor(due, device=active.device)
-            resampled = resample(search, state, step, counted.any(1), at, denoiser.head.width)
-            state = state.resample(resampled.ancestors).replace(log_weight=resampled.log_weight)
-            sight.resample(resampled.ancestors)
-            counted = counted[resampled.ancestors]
+        at = torch.tensor(due, device=active.device) if any(due) else None
+        faults = Faults(denoiser.name, state.particles, step)
+        moment = advance(way, state, sight, tally, step, active, at, faults)
+        state, tally = moment.state, moment.tally
+        yield moment
+    finish(state)
 
-        turn = _turn(denoiser, state, sight, step, rules)
-        after = _act(sampler, turn, active, rules)
-        sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
-        after = _remember(state, after, active & counted.any(1), rules)
-        tally = replace(tally, steps=tally.steps + active)
-        yield Moment(step, after, state.tokens, active, entropy, resampled, turn.raw, tally)
-        state = after
 
-    if _any(state.masked):
+def finish(state: State) -> None:
+    """Refuse an end with holes."""
+    holes = state.masked.any(1)
+    if bool(holes.any()):
         raise ProgressError(
-            f"row {_first(state.masked.any(1))}: the sampler's schedule ended with positions still masked",
+            f"row {_first(holes)}: the sampler's schedule ended with positions still masked",
             "its counts must reach every masked position",
         )
+
+
+def advance(
+    way: Way,
+    state: State,
+    sight: Sight,
+    tally: Tally,
+    step: Step,
+    active: Tensor,  # [B] bool
+    due: Tensor | None,  # [P] bool: prompts whose particles are resampled; None: none
+    faults: Faults,
+) -> Moment:
+    """One step; `sight` is brought up to date."""
+    denoiser, sampler, rules = way.denoiser, way.sampler, way.rules
+    state = state.replace(time=sampler.time(state, step).where(active, state.time))
+    counted = _counted(state, sampler, step, rules) & active[:, None]
+    want = (sampler.want(state, step) & active[:, None]) | counted
+
+    first = _first_equal(way, state, sight, want)
+    state, tally = _look(way, state, sight, want, first, tally)
+    raw = _weigh(way, state, sight, want, first, faults)
+    entropy = state_entropy(raw.entropy, counted)
+    state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
+
+    resampled = None
+    if due is not None:
+        resampled = resample(way.search, state, step, counted.any(1), due, denoiser.head.width)
+        state = state.resample(resampled.ancestors).replace(log_weight=resampled.log_weight)
+        sight.take(resampled.ancestors)
+        counted = counted[resampled.ancestors]
+
+    turn = _turn(way, state, sight, step, faults)
+    after = _act(way, turn, active, faults)
+    sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
+    after = _remember(state, after, active & counted.any(1), rules)
+    tally = replace(tally, steps=tally.steps + active)
+    return Moment(step, after, state.tokens, active, entropy, resampled, turn.raw, tally)
 
 
 # --- the parts of a step ---------------------------------------------------------------------------------------------
 
 
-def _counted(state: State, sampler: Sampler, step: int, rules: Rules) -> Tensor:  # [B, L] bool
+def _counted(state: State, sampler: Sampler, step: Step, rules: Rules) -> Tensor:  # [B, L] bool
     """The positions whose entropies make up the state entropy."""
     counted = state.masked
     if rules.scope == "block":
@@ -147,11 +198,47 @@ def _counted(state: State, sampler: Sampler, step: int, rules: Rules) -> Tensor:
     return counted
 
 
-def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, tally: Tally) -> tuple[State, Tally]:
+def _first_equal(way: Way, state: State, sight: Sight, want: Tensor) -> Tensor | None:  # [B] int64
+    """For each row, the row of its prompt with the same canvas of which most is known, the first of them; None: itself.
+
+    Equal canvases must have equal numbers to the last bit, whatever a kernel does with their places in a batch:
+    otherwise rounding would decide between twins, and differently in another batch.
+    """
+    if state.particles == 1 or not way.shares:
+        return None
+    words = dice.words(state.tokens.shape[1], state.tokens.device)
+    hashes = (state.tokens * words).sum(1).view(-1, state.particles)  # [P, K], 64 bits: no two meet by chance
+    lacking = (want & ~sight.known).any(1).long() + sight.stale.long()
+    known_first = lacking.view_as(hashes).argsort(dim=1, stable=True)
+    ranked, order = hashes.gather(1, known_first).sort(dim=1, stable=True)  # equal canvases side by side
+    begins = torch.nn.functional.pad(ranked[:, 1:] != ranked[:, :-1], (1, 0), value=True)
+    if way.asks and bool(begins.all()):
+        return None
+    order = known_first.gather(1, order)
+    places = torch.arange(hashes.shape[1], device=hashes.device)
+    leader = order.gather(1, torch.where(begins, places, 0).cummax(1).values)
+    first = torch.zeros_like(order).scatter(1, order, leader)
+    return (first + torch.arange(len(first), device=hashes.device)[:, None] * state.particles).view(-1)
+
+
+def _leads(first: Tensor | None, rows: Tensor) -> Tensor:  # [B] bool
+    """Those of the rows that are computed: of equal ones the first."""
+    return rows if first is None else rows & (first == torch.arange(len(first), device=first.device))
+
+
+def _look(
+    way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | None, tally: Tally
+) -> tuple[State, Tally]:
     """Run the network on the rows whose canvas it has not seen and that somebody asks about."""
-    rows = (sight.stale & (want & ~sight.known).any(1)).nonzero()[:, 0]
-    if not len(rows):
-        return state, tally
+    denoiser = way.denoiser
+    need = sight.stale & (want & ~sight.known).any(1)
+    tally = tally.called(need, denoiser.cost)
+    if way.asks:
+        rows = _leads(first, need).nonzero()[:, 0]
+        if not len(rows):
+            return state, tally
+    else:
+        rows = torch.arange(len(need), device=need.device)
     hidden, cache = denoiser.look(state, rows)
     head, width = denoiser.head, state.tokens.shape[1]
     expected = (len(rows), width, head.width if head.weight is None else head.weight.shape[1])
@@ -160,56 +247,37 @@ def _look(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, tally: 
             f"{denoiser.name} gave hidden states of shape {tuple(hidden.shape)}",
             f"for these rows it must be {expected}",
         )
-    if sight.hidden is None and len(rows) < len(state.tokens):
-        sight.hidden = hidden.new_zeros(len(state.tokens), *hidden.shape[1:])
-    sight.hidden = hidden if sight.hidden is None else sight.hidden.index_copy(0, rows, hidden)
+    if len(rows) == len(need):
+        sight.hidden = hidden
+    else:
+        old = hidden.new_zeros(len(need), *hidden.shape[1:]) if sight.hidden is None else sight.hidden
+        sight.hidden = old.index_copy(0, rows, hidden)
     sight.stale = sight.stale.index_fill(0, rows, False)
-    return state.replace(cache=cache), tally.called(rows.cpu(), denoiser.cost)
+    return state.replace(cache=cache), tally
 
 
-def _twins(state: State, known: Tensor) -> Tensor:  # known [B, L] bool -> [B] int64
-    """For each row, the first row of its prompt with the same canvas, of which the same is known.
-
-    Equal canvases must have equal numbers to the last bit, whatever a kernel does with their places in a batch:
-    otherwise rounding would decide between twins, and differently in another batch.
-    """
-    words = dice.words(2 * known.shape[1], known.device)
-    hashes = (torch.cat([state.tokens, known.long()], 1) * words).sum(1)  # 64 bits: no two rows meet by chance
-    hashes = hashes.view(-1, state.particles)  # [P, K]
-    ranked, order = hashes.sort(dim=1, stable=True)  # equal canvases side by side, the first of them first
-    begins = torch.nn.functional.pad(ranked[:, 1:] != ranked[:, :-1], (1, 0), value=True)
-    places = torch.arange(hashes.shape[1], device=known.device)
-    leader = order.gather(1, torch.where(begins, places, 0).cummax(1).values)
-    first = torch.zeros_like(order).scatter(1, order, leader)
-    return (first + torch.arange(len(first), device=known.device)[:, None] * state.particles).view(-1)
-
-
-def _weigh(denoiser: Denoiser, state: State, sight: _Sight, want: Tensor, step: int) -> Raw:
+def _weigh(way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | None, faults: Faults) -> Raw:
     """Apply the head where it is wanted and not known yet; refuse what is no distribution."""
     need = want & ~sight.known
-    if _any(need):
+    if not way.asks or bool(need.any()):
         assert sight.hidden is not None
-        fresh = read.weigh(sight.hidden, denoiser.head, need, state.tokens)
-        bad = need & ~fresh.normaliser.isfinite()
-        if _any(bad):
-            row = _first(bad.any(1))
-            what = "all -inf" if _any(fresh.normaliser[row][bad[row]].isneginf()) else "NaN or +inf"
-            raise ModelError(
-                f"step {step}, row {row} (prompt {row // state.particles}, particle {row % state.particles}): "
-                f"{denoiser.name} gave logits that are {what}",
-                "check its weights, dtype and input",
-            )
-        sight.known = sight.known | need
-        twins = _twins(state, sight.known)
-        sight.raw, sight.hidden = read.rows(read.merge(fresh, sight.raw, need), twins), sight.hidden[twins]
+        ask = _leads(first, need.any(1))[:, None] & need
+        fresh = read.weigh(sight.hidden, way.denoiser.head, ask, state.tokens)
+        bad = ask & ~fresh.normaliser.isfinite()
+        empty = bad & fresh.normaliser.isneginf()
+        faults.note("empty", empty.any(1))
+        faults.note("broken", (bad & ~empty).any(1))
+        sight.known = sight.known | ask
+        sight.raw = read.merge(fresh, sight.raw, ask)
+        sight.take(first)
     assert sight.raw is not None
     return sight.raw
 
 
-def _turn(denoiser: Denoiser, state: State, sight: _Sight, step: int, rules: Rules) -> Turn:
+def _turn(way: Way, state: State, sight: Sight, step: Step, faults: Faults) -> Turn:
     """What the sampler is given. The mask is never drawn."""
     assert sight.hidden is not None and sight.raw is not None
-    hidden, raw = sight.hidden, sight.raw
+    hidden, raw, denoiser, rules = sight.hidden, sight.raw, way.denoiser, way.rules
     mask = (state.vocab.mask,) if state.vocab.mask < denoiser.head.width else ()
     outside = set(denoiser.head.absent)
     how = replace(rules.draw, ban=tuple(sorted({*rules.draw.ban, *mask} - outside)))
@@ -218,30 +286,21 @@ def _turn(denoiser: Denoiser, state: State, sight: _Sight, step: int, rules: Rul
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
             return read.most_probable(raw)
         drawn = read.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how)
-        nothing = where & drawn.log.isnan()
-        if _any(nothing):
-            raise SettingError(
-                f"step {step}, row {_first(nothing.any(1))}: every token that {denoiser.name} allows is banned",
-                "ban fewer; the mask is never drawn",
-            )
+        faults.note("banned", (where & drawn.log.isnan()).any(1))
         return drawn
 
     return Turn(state, step, raw, draw, rules.late)
 
 
-def _act(sampler: Sampler, turn: Turn, active: Tensor, rules: Rules) -> State:
+def _act(way: Way, turn: Turn, active: Tensor, faults: Faults) -> State:
     """Let the sampler move the active rows on; whatever it answers, given positions stay."""
     state = turn.state
-    tokens = sampler.act(turn).where(state.writable & active[:, None], state.tokens)
+    tokens = way.sampler.act(turn).where(state.writable & active[:, None], state.tokens)
     after = state.replace(tokens=tokens)
-    if rules.fill_tail:
+    if way.rules.fill_tail:
         after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
-    still = active & (after.tokens == state.tokens).all(1)
-    if not sampler.scheduled and _any(still):
-        raise ProgressError(
-            f"step {turn.step}, row {_first(still)}: the sampler decided nothing",
-            "one without a schedule must decide at least one position in every step",
-        )
+    if not way.sampler.scheduled:
+        faults.note("still", active & (after.tokens == state.tokens).all(1))
     return after
 
 
@@ -260,14 +319,8 @@ def tail(state: State) -> Tensor:  # [B, L] bool
     """Positions after a decided EOS, up to the end of its hole."""
     previous = torch.nn.functional.pad(state.writable, (1, 0))[:, :-1]
     hole = (state.writable & ~previous).long().cumsum(1)  # 1, 2, … from the left
-    eos = torch.tensor(state.vocab.eos, dtype=torch.int64, device=state.tokens.device)
-    ends = torch.where(torch.isin(state.tokens, eos) & state.writable, hole, 0).cummax(1).values
+    ends = torch.where(one_of(state.tokens, state.vocab.eos) & state.writable, hole, 0).cummax(1).values
     return state.writable & (torch.nn.functional.pad(ends, (1, 0))[:, :-1] == hole)
-
-
-def _any(flags: Tensor) -> bool:
-    """Read flags back to the host, which waits for the device; so do `nonzero` and the indexing in `read`."""
-    return bool(flags.any())
 
 
 def _first(flags: Tensor) -> int:

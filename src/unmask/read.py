@@ -173,3 +173,8 @@ def merge(new: Raw, old: Raw | None, where: Tensor) -> Raw:
 def rows(raw: Raw, index: Tensor) -> Raw:
     """These rows, as `State.take` does it."""
     return Raw(*(getattr(raw, field.name)[index] for field in dataclasses.fields(Raw)))
+
+
+def fused(head: Head, how: Draw) -> bool:
+    """Whether the sweeps of this head leave the host alone: not as long as there is the torch reference only."""
+    return False

@@ -20,7 +20,7 @@ from unmask import dice
 from unmask.dice import Purpose
 from unmask.entropy import bits
 from unmask.errors import SettingError, unknown
-from unmask.state import State
+from unmask.state import State, Step
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ SCHEMES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 # --- resampling ------------------------------------------------------------------------------------------------------
 
 
-def resample(search: Search, state: State, step: int, live: Tensor, due: Tensor, width: int) -> Resampled:
+def resample(search: Search, state: State, step: Step, live: Tensor, due: Tensor, width: int) -> Resampled:
     """Weights from the last state entropies of the `live` [B] rows of the prompts that are `due` [P] -> ancestors.
 
     A row that is not live is neither replaced nor copied; a prompt with fewer than two live rows is left alone.

@@ -11,6 +11,13 @@ from torch import Tensor
 
 from unmask import dice
 
+Step = int | Tensor  # steps taken before this one; a 0-d int64 tensor where a recorded step is played again
+
+
+def exact(step: Step) -> int | Tensor:
+    """A step for arithmetic with fractions: a tensor of integers would round them to float32."""
+    return step if isinstance(step, int) else step.double()
+
 
 @dataclass(frozen=True)
 class Vocab:
@@ -45,6 +52,7 @@ class State:
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
     vocab: Vocab
     particles: int
+    padded: bool  # whether any row has padding
     cache: Cache | None = None
 
     @property
@@ -89,13 +97,21 @@ class State:
         """Every row takes its ancestor's contents and keeps its own slot, so that twins part at once."""
         return self.take(ancestors).replace(slot=self.slot)
 
-    def uniform(self, step: int, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
+    def uniform(self, step: Step, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
         """One uniform per position."""
         return dice.uniform(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
 
-    def gumbel(self, step: int, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
+    def gumbel(self, step: Step, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
         """One standard Gumbel number per position."""
         return dice.gumbel(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
+
+
+def one_of(tokens: Tensor, ids: tuple[int, ...]) -> Tensor:  # bool
+    """Which tokens are among a few ids; nothing is sent to the device for it."""
+    found = torch.zeros_like(tokens, dtype=torch.bool)
+    for number in ids:
+        found = found | (tokens == number)
+    return found
 
 
 def begin(
@@ -131,4 +147,5 @@ def begin(
         log_weight=zero,
         vocab=vocab,
         particles=particles,
+        padded=not bool(attend.all()),
     )

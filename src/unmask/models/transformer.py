@@ -64,9 +64,8 @@ class Transformer:
         """
         start = max(0, start - self.shift)  # the first prediction then needs the output before it
         columns, attend = state.columns[rows], state.attend[rows]
-        padded = not bool(attend.all())  # waits for the device; without a mask attention takes its fast path
         sigma = None if self.noise is None else self.noise(state.time[rows])
-        seen = attend if padded else None
+        seen = attend if state.padded else None  # without a mask attention takes its fast path
         hidden, used = self.network(state.tokens[rows], columns, seen, sigma, kept, start, keep)
         if start:
             hidden = torch.nn.functional.pad(hidden, (0, 0, start, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unmask.state import State
+from unmask.state import State, Step
 
 
 def block_count(state: State, block_length: int | None) -> Tensor:  # [B] int64
@@ -21,7 +21,7 @@ def current_by_mask(state: State, block_length: int | None) -> Tensor:  # [B] in
     return torch.minimum(first, state.open - 1) // block_length
 
 
-def current_by_schedule(state: State, step: int, blocks: Tensor) -> tuple[Tensor, Tensor]:  # [B], [B]
+def current_by_schedule(state: State, step: Step, blocks: Tensor) -> tuple[Tensor, Tensor]:  # [B], [B]
     """The block that this step belongs to and the steps left in it; the early blocks get the odd steps."""
     short, extra = state.budget // blocks, state.budget % blocks
     early = step < extra * (short + 1)

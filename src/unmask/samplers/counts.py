@@ -11,7 +11,7 @@ from torch import Tensor
 from unmask.samplers.blocks import block_count, current_by_mask
 from unmask.samplers.scores import Scored
 from unmask.samplers.turn import Ranking, Turn
-from unmask.state import State
+from unmask.state import State, Step, exact
 
 
 class Count(Protocol):
@@ -25,9 +25,9 @@ def quota(turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
     return -(-ranking.candidates // left.clamp(min=1))
 
 
-def transfer_probability(state: State, step: int, eps: float) -> Tensor:  # [B] float64
+def transfer_probability(state: State, step: Step, eps: float) -> Tensor:  # [B] float64
     """1 - s/t on the time grid t = 1 - i (1 - eps)/N, written so that nothing cancels."""
-    return (1 - eps) / (state.budget.double() - step * (1 - eps))
+    return (1 - eps) / (state.budget.double() - exact(step) * (1 - eps))
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,9 @@ class Binomial:
     def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
         freed = scored.raw > 1 - transfer_probability(turn.state, turn.step, self.eps)[:, None]
         return (ranking.sorted(freed) & ranking.real).sum(1).where(left > 1, ranking.candidates)
+
+
+BY_CHANCE = (DreamSchedule, Binomial)  # may decide nothing in a step, however few steps there are
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from unmask.dice import Purpose
 from unmask.samplers.blocks import block_count, current_by_mask, current_by_schedule
-from unmask.samplers.counts import Count
+from unmask.samplers.counts import BY_CHANCE, Count
 from unmask.samplers.scores import DRAWN, Score
 from unmask.samplers.turn import Ranking, Turn, masked_share, rank
-from unmask.state import State
+from unmask.state import State, Step, exact
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class Reveal:
     def filters(self) -> bool:
         return self.score in DRAWN
 
-    def want(self, state: State, step: int) -> Tensor:
+    def want(self, state: State, step: Step) -> Tensor:
         return state.masked
 
-    def _block(self, state: State, step: int) -> tuple[Tensor, Tensor]:
+    def _block(self, state: State, step: Step) -> tuple[Tensor, Tensor]:
         """The current block [B] and the steps left in it [B]."""
         if self.scheduled:
             return current_by_schedule(state, step, block_count(state, self.block_length))
         return current_by_mask(state, self.block_length), torch.ones_like(state.open)
 
-    def region(self, state: State, step: int) -> Tensor:
+    def region(self, state: State, step: Step) -> Tensor:
         if self.block_length is None:
             return state.writable
         block, _ = self._block(state, step)
@@ -71,13 +71,19 @@ class Reveal:
         noise = turn.state.gumbel(turn.step, Purpose.SELECT)
         return rank((below / self.select_temperature).where(below != 0, 0.0) + noise, pool, late)
 
-    def done(self, state: State, step: int) -> Tensor:
+    def steady(self, state: State) -> Tensor:  # [B] bool
+        """Whether next to no step leaves a row as it is."""
+        if not self.scheduled:
+            return torch.ones_like(state.open, dtype=torch.bool)
+        return state.budget * (2 if isinstance(self.count, BY_CHANCE) else 1) <= state.open
+
+    def done(self, state: State, step: Step) -> Tensor:
         filled = ~state.masked.any(1)
         if not self.scheduled:
             return filled
         return (step >= state.budget) & (filled | (not self.carries))
 
-    def time(self, state: State, step: int) -> Tensor:
+    def time(self, state: State, step: Step) -> Tensor:
         if self.eps is None:
             return masked_share(state)
-        return 1 - step * (1 - self.eps) / state.budget.double()
+        return 1 - exact(step) * (1 - self.eps) / state.budget.double()

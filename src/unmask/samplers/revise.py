@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unmask.samplers.turn import Turn, masked_share, rank
-from unmask.state import State
+from unmask.state import State, Step
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class P2:
     def filters(self) -> bool:
         return self.fresh
 
-    def want(self, state: State, step: int) -> Tensor:
+    def want(self, state: State, step: Step) -> Tensor:
         return state.writable
 
-    def region(self, state: State, step: int) -> Tensor:
+    def region(self, state: State, step: Step) -> Tensor:
         return state.writable
 
     def act(self, turn: Turn) -> Tensor:
@@ -46,11 +46,15 @@ class P2:
         decided = drawn.token.where(state.masked, state.tokens)
         return decided.where(kept, state.vocab.mask).where(state.writable, state.tokens)
 
-    def done(self, state: State, step: int) -> Tensor:
+    def steady(self, state: State) -> Tensor:  # [B] bool
+        """Whether next to no step leaves a row as it is."""
+        return torch.ones_like(state.open, dtype=torch.bool)
+
+    def done(self, state: State, step: Step) -> Tensor:
         over = step >= state.budget
         return over | ~state.masked.any(1) if self.fresh else over
 
-    def time(self, state: State, step: int) -> Tensor:
+    def time(self, state: State, step: Step) -> Tensor:
         return masked_share(state)
 
 
@@ -79,14 +83,14 @@ class DraftRefine:
         drafting = self._drafting(state)
         return torch.where(drafting > 0, drafting + 2 * self.loops, 0)
 
-    def _reopens(self, state: State, step: int) -> Tensor:  # [B] bool
+    def _reopens(self, state: State, step: Step) -> Tensor:  # [B] bool
         into = step - self._drafting(state)
         return (into >= 0) & (into % 2 == 0) & (step < self._planned(state))
 
-    def want(self, state: State, step: int) -> Tensor:
+    def want(self, state: State, step: Step) -> Tensor:
         return state.masked | (state.writable & self._reopens(state, step)[:, None])
 
-    def region(self, state: State, step: int) -> Tensor:
+    def region(self, state: State, step: Step) -> Tensor:
         return state.writable
 
     def act(self, turn: Turn) -> Tensor:
@@ -103,8 +107,12 @@ class DraftRefine:
         chosen = rank(drawn.raw, candidates, turn.is_late(drawn.token)).first(count)
         return drawn.token.where(chosen, state.tokens).masked_fill(doubtful, state.vocab.mask)
 
-    def done(self, state: State, step: int) -> Tensor:
+    def steady(self, state: State) -> Tensor:  # [B] bool
+        """Whether next to no step leaves a row as it is."""
+        return torch.ones_like(state.open, dtype=torch.bool)
+
+    def done(self, state: State, step: Step) -> Tensor:
         return (step >= self._planned(state)) & ~state.masked.any(1)
 
-    def time(self, state: State, step: int) -> Tensor:
+    def time(self, state: State, step: Step) -> Tensor:
         return masked_share(state)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unmask.read import Drawn, Raw
-from unmask.state import State
+from unmask.state import State, Step, one_of
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Turn:
     """All that a sampler may know in a step."""
 
     state: State
-    step: int  # steps taken before this one
+    step: Step  # steps taken before this one
     raw: Raw  # the model's beliefs, where the sampler wanted them and at every masked position
     draw: Callable[
         [Tensor], Drawn
@@ -27,7 +27,7 @@ class Turn:
 
     def is_late(self, token: Tensor) -> Tensor:  # [B, L] -> [B, L] bool
         """Whether a proposed token has to wait for all others."""
-        return torch.isin(token, torch.tensor(self.late, dtype=token.dtype, device=token.device))
+        return one_of(token, self.late)
 
 
 class Sampler(Protocol):
@@ -58,11 +58,11 @@ class Sampler(Protocol):
         """Open positions to a block; None: one block."""
         ...
 
-    def want(self, state: State, step: int) -> Tensor:  # [B, L] bool
+    def want(self, state: State, step: Step) -> Tensor:  # [B, L] bool
         """The positions whose distribution it needs (the engine adds the masked ones, for the entropy)."""
         ...
 
-    def region(self, state: State, step: int) -> Tensor:  # [B, L] bool
+    def region(self, state: State, step: Step) -> Tensor:  # [B, L] bool
         """The open positions up to the end of the current block."""
         ...
 
@@ -70,11 +70,11 @@ class Sampler(Protocol):
         """The tokens after this step."""
         ...
 
-    def done(self, state: State, step: int) -> Tensor:  # [B] bool
+    def done(self, state: State, step: Step) -> Tensor:  # [B] bool
         """Whether a row is finished after `step` steps."""
         ...
 
-    def time(self, state: State, step: int) -> Tensor:  # [B] float64
+    def time(self, state: State, step: Step) -> Tensor:  # [B] float64
         """The diffusion time at which the network is asked, for networks that want it."""
         ...
 

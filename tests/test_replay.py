@@ -1,0 +1,164 @@
+"""A walk of recorded steps is the walk of the engine. Here a step is run again instead of being replayed by a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from unmask import SAMPLERS, SEARCHES, Recipe, engine, load, replay
+from unmask.background import count
+from unmask.engine import Moment, Way
+from unmask.errors import ModelError, ProgressError
+from unmask.models.denoiser import Denoiser
+from unmask.models.transformer import random_transformer
+from unmask.models.wrap import Guided
+from unmask.prompt import from_prompt, start
+
+
+class Again:
+    """Stands in for a recorded graph: moves the carried tensors on in place."""
+
+    def __init__(self, step: Callable[[replay.Carry], tuple[replay.Carry, Moment]], carry: replay.Carry) -> None:
+        self.step, self.carry = step, carry
+
+    def play(self, step: int) -> Moment:
+        after, moment = self.step(self.carry)
+        before = moment.before.clone()
+        for old, new in zip(self.carry.tensors, after.tensors, strict=True):
+            old.copy_(new)
+        return replace(moment, step=step, before=before, state=self.carry.state, tally=self.carry.tally)
+
+
+class Late:
+    """Stands in for signals: what is read is a step old."""
+
+    def __init__(self, signal: torch.Tensor) -> None:
+        self.signal, self.sent = signal, {}
+
+    def send(self, step: int) -> None:
+        self.sent[step] = self.signal.tolist()
+
+    def read(self, step: int) -> tuple[bool, int]:
+        assert step >= max(self.sent) - 1
+        return bool(self.sent[step][0]), self.sent[step][1]
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "Recorded", Again)
+    monkeypatch.setattr(replay, "Signals", Late)
+
+
+def walks(model: Denoiser, recipe: Recipe, prompts: list[str]) -> tuple[list[Any], list[Any]]:
+    """What every step of both walks gives."""
+    denoiser = Guided(model, recipe.guidance) if recipe.guidance else model
+    sampler, search = recipe.build_sampler(), recipe.build_search()
+    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
+    rows = [from_prompt(denoiser, prompt, recipe.length) for prompt in prompts]
+    state = start(denoiser, rows, range(len(rows)), sampler, search.particles)
+    way = Way(denoiser, sampler, search, rules, asks=False)
+    return (
+        list(map(numbers, engine.walk(denoiser, state, sampler, search, rules))),
+        list(map(numbers, replay._recorded_walk(way, state))),
+    )
+
+
+def numbers(moment: Moment) -> Any:
+    """Copied at once: a recorded moment is good until the next one."""
+    state, tally, resampled = moment.state, moment.tally, moment.resampled
+    whole = [state.tokens, state.origin, moment.before, moment.active, tally.steps, tally.calls, tally.evaluations]
+    whole += [] if resampled is None else [resampled.ancestors]
+    real = [moment.entropy, state.path_entropy, state.log_weight]
+    real += [] if resampled is None else [resampled.log_evidence, resampled.ess]
+    return moment.step, [x.tolist() for x in whole], [x.clone() for x in real]
+
+
+def assert_same(one: list[Any], other: list[Any]) -> None:
+    assert len(one) == len(other) > 1
+    for (step, whole, real), (step_too, whole_too, real_too) in zip(one, other, strict=True):
+        assert (step, whole) == (step_too, whole_too)
+        for x, y in zip(real, real_too, strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=1e-9, equal_nan=True)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_and_search(sampler: str, search: str, tmp_path) -> None:
+    extra = {}
+    if sampler == "pc":
+        count(["the cat sat on the mat"], load("random").tokenizer.encode).save(tmp_path / "table.json")
+        extra = {"background": str(tmp_path / "table.json")}
+    recipe = Recipe(sampler, search, length=9, temperature=0.8, **extra)
+    assert_same(*walks(load("random", dtype=torch.float64), recipe, ["a cat", "what is this, a dog"]))
+
+
+OPTIONS = [
+    {"steps": 4},
+    {"steps": 20},
+    {"guidance": 1.5},
+    {"late": ("eos",), "fill_tail": True, "skip_tail": True},
+    {"block_length": 4, "scope": "block"},
+    {"weight": "time"},
+    {"select_temperature": 0.5},
+    {"search": "smc", "every": 2, "target": 0.5, "scheme": "systematic"},
+    {"search": "smc", "every": 1, "below": 0.9, "strength": 50.0},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_option(options: dict[str, Any]) -> None:
+    recipe = Recipe(**{"sampler": "confidence", "search": "best-of-n", "length": 9, "temperature": 0.8, **options})
+    assert_same(*walks(load("random", dtype=torch.float64), recipe, ["a cat", "dog"]))
+
+
+def test_unequal_lengths_end_at_different_times() -> None:
+    model = load("random", dtype=torch.float64)
+    mask = model.vocab.mask
+    recipe = Recipe("confidence", "smc", particles=3, every=2, temperature=1.0)
+    sampler, search = recipe.build_sampler(), recipe.build_search()
+    rules = recipe.build_rules(model.vocab, model.head.width)
+    from unmask.prompt import from_canvas
+
+    rows = [from_canvas(model, [1, *[mask] * holes, 2]) for holes in (2, 7)]
+    state = start(model, rows, [3, 4], sampler, 3)
+    one = list(map(numbers, engine.walk(model, state, sampler, search, rules)))
+    way = Way(model, sampler, search, rules, asks=False)
+    assert_same(one, list(map(numbers, replay._recorded_walk(way, state))))
+
+
+def test_broken_logits_are_told_one_step_late() -> None:
+    """The network breaks after some calls; the error names the step in which it did."""
+    model = random_transformer(dtype=torch.float64)
+    recipe = Recipe("uniform", length=8, temperature=1.0)
+    sampler, search = recipe.build_sampler(), recipe.build_search()
+    state = start(model, [from_prompt(model, "ab", 8)], [0], sampler, 1)
+    way = Way(model, sampler, search, recipe.build_rules(model.vocab, model.head.width), asks=False)
+
+    def steps() -> Iterator[int]:
+        for moment in replay._recorded_walk(way, state):
+            if moment.step == 3:
+                model.network.norm.weight.data.fill_(torch.nan)
+            yield moment.step
+
+    seen = steps()
+    with pytest.raises(ModelError, match=r"step 4, row 0 \(prompt 0, particle 0\).*NaN or \+inf"):
+        assert list(seen) == list(range(8))
+
+
+def test_a_sampler_that_stands_still_is_told() -> None:
+    class Lazy:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(SAMPLERS["eb"](), name)
+
+        def act(self, turn):
+            return turn.state.tokens
+
+    model = random_transformer()
+    state = start(model, [from_prompt(model, "ab", 8)], [0], SAMPLERS["eb"](), 1)
+    way = Way(model, Lazy(), SEARCHES["vanilla"](), asks=False)
+    with pytest.raises(ProgressError, match="step 0, row 0: the sampler decided nothing"):
+        list(replay._recorded_walk(way, state))
