@@ -12,7 +12,7 @@ from unmask import corpus, demo, flags, show
 from unmask.background import count
 from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, unknown
-from unmask.modelcli import Namespace, check_unused, chunked, load_model, used
+from unmask.modelcli import Namespace, as_run, check_unused, load_model, used
 from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
 from unmask.prompt import Text, encode
 from unmask.samplers import SAMPLERS
@@ -35,7 +35,7 @@ def generate(args: Namespace) -> None:
     canvases = None if args.canvas is None else [_text(args.canvas)]
     prompts = _prompts(args) if canvases is None else None
     texts = prompts if prompts is None or not args.chat else [_messages(prompt, args.system) for prompt in prompts]
-    model = chunked(load_model(args, _model_name(args)), args.max_rows)
+    model = as_run(args, load_model(args, _model_name(args)))
     if texts and recipe.length is None:
         recipe = recipe.replace(length=_usual_length(model, texts))
     with show.following() as watch:

@@ -14,6 +14,7 @@ from unmask import memory, show
 from unmask.errors import InputError, unknown
 from unmask.models import FAMILIES, MODELS, Denoiser, load, on_device
 from unmask.models.checkpoint import DTYPES
+from unmask.models.compiled import compiled
 from unmask.models.convert import convert
 from unmask.models.fabricate import SIZES, fabricate
 from unmask.models.laws import check
@@ -104,6 +105,11 @@ def chunked(model: Denoiser, rows: int | None) -> Denoiser:
     if rows is None:
         return model
     return Chunked(model, rows)
+
+
+def as_run(args: Namespace, model: Denoiser) -> Denoiser:
+    """The model in the way that the flags ask it to be run."""
+    return compiled(chunked(model, args.max_rows)) if args.compile else chunked(model, args.max_rows)
 
 
 def used(model: Denoiser) -> dict[str, int]:

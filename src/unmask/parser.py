@@ -199,6 +199,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
     modelcli.add_model(parser, commands.DEFAULT)
     parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
+    about = "compile the network first: takes a minute, pays in long runs on a GPU"
+    parser.add_argument("--compile", action="store_true", help=about)
     flags.add(parser)
 
 

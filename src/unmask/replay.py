@@ -19,7 +19,7 @@ from unmask.engine import Moment, Sight, Tally, Way, advance, blind, finish
 from unmask.faults import Faults
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
-from unmask.models.wrap import Guided, layers
+from unmask.models.wrap import Chunked, Guided, layers
 from unmask.read import fused
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
@@ -44,7 +44,7 @@ def can(way: Way, state: State) -> bool:
     """Whether every part of a step can be recorded, and whether leaving rows out would not save more than waiting."""
     return (
         state.tokens.is_cuda
-        and all(isinstance(layer, (Transformer, Guided)) for layer in layers(way.denoiser))
+        and all(isinstance(layer, (Transformer, Guided, Chunked)) for layer in layers(way.denoiser))
         and isinstance(way.sampler, (Reveal, P2, DraftRefine))
         and fused(way.denoiser.head, way.rules.draw)
         and bool(way.sampler.steady(state).all())

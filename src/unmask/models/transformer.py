@@ -30,6 +30,7 @@ class Transformer:
     shift: bool = False  # output i belongs to token i + 1
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level, for networks that want it
     cost: int = 1
+    compiled: Callable[..., tuple[Tensor, list[Pair]]] | None = None  # the network, compiled for whole batches
 
     @property
     def device(self) -> torch.device:
@@ -66,7 +67,11 @@ class Transformer:
         columns, attend = state.columns[rows], state.attend[rows]
         sigma = None if self.noise is None else self.noise(state.time[rows])
         seen = attend if state.padded else None  # without a mask attention takes its fast path
-        hidden, used = self.network(state.tokens[rows], columns, seen, sigma, kept, start, keep)
+        run: Callable[..., tuple[Tensor, list[Pair]]] = self.network
+        if self.compiled is not None and len(rows) == len(state.tokens):
+            run = self.compiled
+        waves = self.network.waves(columns)
+        hidden, used = run(state.tokens[rows], columns, seen, sigma, kept, start, keep, waves)
         if start:
             hidden = torch.nn.functional.pad(hidden, (0, 0, start, 0))
         if self.shift:  # the first real token has no left neighbour and keeps its own output
