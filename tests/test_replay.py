@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from unmask.errors import ModelError, ProgressError
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import random_transformer
 from unmask.models.wrap import Guided
-from unmask.prompt import from_prompt, start
+from unmask.prompt import Text, from_canvas, from_prompt, start
 
 
 class Again:
@@ -42,9 +42,9 @@ class Late:
     def send(self, step: int) -> None:
         self.sent[step] = self.signal.tolist()
 
-    def read(self, step: int) -> tuple[bool, int]:
+    def read(self, step: int) -> list[int]:
         assert step >= max(self.sent) - 1
-        return bool(self.sent[step][0]), self.sent[step][1]
+        return self.sent[step]
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +53,15 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "Signals", Late)
 
 
-def walks(model: Denoiser, recipe: Recipe, prompts: list[str]) -> tuple[list[Any], list[Any]]:
+def walks(model: Denoiser, recipe: Recipe, prompts: Sequence[Text]) -> tuple[list[Any], list[Any]]:
     """What every step of both walks gives."""
     denoiser = Guided(model, recipe.guidance) if recipe.guidance else model
     sampler, search = recipe.build_sampler(), recipe.build_search()
     rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
-    rows = [from_prompt(denoiser, prompt, recipe.length) for prompt in prompts]
+    rows = [
+        from_prompt(denoiser, prompt, recipe.length) if isinstance(prompt, str) else from_canvas(denoiser, prompt)
+        for prompt in prompts
+    ]
     state = start(denoiser, rows, range(len(rows)), sampler, search.particles)
     way = Way(denoiser, sampler, search, rules, asks=False)
     return (
@@ -115,19 +118,16 @@ def test_every_option(options: dict[str, Any]) -> None:
     assert_same(*walks(load("random", dtype=torch.float64), recipe, ["a cat", "dog"]))
 
 
-def test_unequal_lengths_end_at_different_times() -> None:
-    model = load("random", dtype=torch.float64)
-    mask = model.vocab.mask
-    recipe = Recipe("confidence", "smc", particles=3, every=2, temperature=1.0)
-    sampler, search = recipe.build_sampler(), recipe.build_search()
-    rules = recipe.build_rules(model.vocab, model.head.width)
-    from unmask.prompt import from_canvas
-
-    rows = [from_canvas(model, [1, *[mask] * holes, 2]) for holes in (2, 7)]
-    state = start(model, rows, [3, 4], sampler, 3)
-    one = list(map(numbers, engine.walk(model, state, sampler, search, rules)))
-    way = Way(model, sampler, search, rules, asks=False)
-    assert_same(one, list(map(numbers, replay._recorded_walk(way, state))))
+@pytest.mark.parametrize("sampler", ["confidence", "eb", "fast-dllm", "draft-refine", "p2"])
+@pytest.mark.parametrize("search", ["vanilla", "smc"])
+def test_prompts_that_end_sooner_are_left_out(sampler: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sizes = load("random", dtype=torch.float64), []
+    monkeypatch.setattr(replay, "Recorded", lambda step, carry: sizes.append(len(carry.rows)) or Again(step, carry))
+    extra = {} if search == "vanilla" else {"particles": 3, "every": 2, "strength": 20.0}
+    recipe = Recipe(sampler, search, temperature=1.0, **extra)
+    one, other = walks(model, recipe, [[1, *[model.vocab.mask] * holes, 2] for holes in (12, 2, 3, 2, 7)])
+    assert_same(one, other)
+    assert min(sizes) <= 2 * len(one[0][1][0]) // 5 < max(sizes)
 
 
 def test_broken_logits_are_told_one_step_late() -> None:

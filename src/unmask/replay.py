@@ -20,7 +20,7 @@ from unmask.faults import Faults
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, Guided, layers
-from unmask.read import fused
+from unmask.read import Raw, fused
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
 from unmask.samplers.turn import Sampler
@@ -59,7 +59,8 @@ class Carry:
     stale: Tensor  # [B] bool
     tally: Tally
     step: Tensor  # [] int64
-    signal: Tensor  # [2] int64: whether any row takes the next step, and the code of a fault
+    signal: Tensor  # [P + 1] int64: whether any row of a prompt takes the next step; the code of a fault
+    rows: Tensor  # [B] int64: the rows of the whole batch that these are
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -76,9 +77,13 @@ def _next(way: Way, carry: Carry, every: Tensor | None) -> tuple[Carry, Moment]:
     faults = Faults(way.denoiser.name, state.particles, step, torch.zeros_like(step))
     moment = advance(way, state, sight, carry.tally, step, active, due, faults)
     assert faults.code is not None
-    more = way.active(moment.state, step + 1).any().long()
-    signal = torch.stack([more, faults.code])
-    return Carry(moment.state, sight.stale, moment.tally, step + 1, signal), moment
+    signal = _signal(way, moment.state, step + 1, faults.code)
+    return Carry(moment.state, sight.stale, moment.tally, step + 1, signal, carry.rows), moment
+
+
+def _signal(way: Way, state: State, step: Tensor, code: Tensor) -> Tensor:
+    alive = way.active(state, step).view(-1, state.particles).any(1)
+    return torch.cat([alive.long(), code[None]])
 
 
 class Recorded:
@@ -112,57 +117,103 @@ class Signals:
 
     def __init__(self, signal: Tensor) -> None:
         self.signal = signal
-        self.there = [torch.zeros(2, dtype=torch.int64).pin_memory() for _ in range(2)]
+        self.there = [torch.zeros(len(signal), dtype=torch.int64).pin_memory() for _ in range(2)]
         self.arrived = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
 
     def send(self, step: int) -> None:
         self.there[step % 2].copy_(self.signal, non_blocking=True)
         self.arrived[step % 2].record()
 
-    def read(self, step: int) -> tuple[bool, int]:
-        """Of this step or the one before the last that was sent."""
+    def read(self, step: int) -> list[int]:
+        """Of the last step that was sent, or of the one before."""
         self.arrived[step % 2].synchronize()
-        more, code = self.there[step % 2].tolist()
-        return bool(more), code
+        return self.there[step % 2].tolist()
+
+
+# --- the walk --------------------------------------------------------------------------------------------------------
 
 
 def _recorded_walk(way: Way, state: State) -> Iterator[Moment]:
-    every = way.intervals(state)
-    last = _last_step(way, state)
     sight, tally = blind(state)
     faults = Faults(way.denoiser.name, state.particles, 0)
     first = replace(way, asks=True)  # the particles of a prompt are still equal: one of them is computed
-    moment = advance(first, state, sight, tally, 0, way.active(state, 0), None, faults)
-    yield moment
-    carry = _carry(way, moment, sight)
-    intervals = torch.tensor(every, device=state.tokens.device)
-    steps: dict[bool, Recorded] = {}
-    signals = Signals(carry.signal)
-    step, more = 1, bool(carry.signal[0])
-    while more and (last is None or step < last):
-        due = way.search.resamples and any(step % interval == 0 for interval in every)
-        if due not in steps:
-            steps[due] = Recorded(partial(_next, way, every=intervals if due else None), carry)
-        moment = steps[due].play(step)
-        signals.send(step)
-        if step > 1:
-            more, code = signals.read(step - 1)
-            replace(faults, step=step - 1).check(code)
-        if more:
-            yield moment
-        step += 1
-    if step > 1:
-        replace(faults, step=step - 1).check(signals.read(step - 1)[1])
-    finish(carry.state)
+    whole = advance(first, state, sight, tally, 0, way.active(state, 0), None, faults)
+    yield whole
+    part = _Part(way, _carry(way, whole, sight.stale, torch.arange(len(state.tokens), device=state.tokens.device), 1))
+    while part.alive:
+        moment = part.play()
+        if not part.alive:  # it was over before this step
+            break
+        yield _spread(moment, whole, part.carry.rows)
+        if part.planned_end:
+            break
+        if 2 * len(part.alive) <= part.prompts:
+            whole = _spread(moment, whole, part.carry.rows)
+            part = part.rest(whole)
+    part.settle()
+    finish(_spread_state(part.carry.state, whole.state, part.carry.rows))
 
 
-def _carry(way: Way, moment: Moment, sight: Sight) -> Carry:
-    """Tensors of their own, from where the first step led."""
-    state = moment.state.replace(**{name: getattr(moment.state, name).clone() for name in MOVING}, cache=None)
-    tally = Tally(*(getattr(moment.tally, field.name).clone() for field in fields(Tally)))
-    more = way.active(state, 1).any().long()
-    step = torch.ones_like(state.slot[0])
-    return Carry(state, sight.stale.clone(), tally, step, torch.stack([more, torch.zeros_like(more)]))
+class _Part:
+    """The prompts of a batch that are not done yet, one recorded step after the other."""
+
+    def __init__(self, way: Way, carry: Carry) -> None:
+        self.way, self.carry = way, carry
+        self.step = self.began = int(carry.step)
+        self.every = way.intervals(carry.state)
+        self.intervals = torch.tensor(self.every, device=carry.step.device)
+        self.prompts = len(self.every)
+        self.last = _last_step(way, carry.state)
+        self.recorded: dict[bool, Recorded] = {}
+        self.signals = Signals(carry.signal)
+        self.alive = self._alive(carry.signal.tolist())  # prompts that take the step which was played last
+
+    @property
+    def planned_end(self) -> bool:
+        return self.last is not None and self.step >= self.last
+
+    def play(self) -> Moment:
+        """The next step; only now it is known who takes it."""
+        due = self.way.search.resamples and any(self.step % interval == 0 for interval in self.every)
+        if due not in self.recorded:
+            every = self.intervals if due else None
+            self.recorded[due] = Recorded(partial(_next, self.way, every=every), self.carry)
+        moment = self.recorded[due].play(self.step)
+        self.signals.send(self.step)
+        if self.step > self.began:
+            self.alive = self._alive(self._read(self.step - 1))
+        self.step += 1
+        return moment
+
+    def settle(self) -> None:
+        """Wait for the last step, which may have found a fault."""
+        if self.step > self.began:
+            self._read(self.step - 1)
+
+    def rest(self, whole: Moment) -> _Part:
+        """Those who go on, by themselves."""
+        self.settle()
+        k = self.carry.state.particles
+        mine = torch.tensor([prompt * k + i for prompt in self.alive for i in range(k)], device=self.carry.step.device)
+        return _Part(self.way, _carry(self.way, whole, self.carry.stale[mine], self.carry.rows[mine], self.step))
+
+    def _read(self, step: int) -> list[int]:
+        *alive, code = self.signals.read(step)
+        Faults(self.way.denoiser.name, self.carry.state.particles, step).check(code)
+        return [*alive, code]
+
+    def _alive(self, signal: list[int]) -> list[int]:
+        return [prompt for prompt, more in enumerate(signal[:-1]) if more]
+
+
+def _carry(way: Way, whole: Moment, stale: Tensor, rows: Tensor, step: int) -> Carry:
+    """Tensors of their own for these rows."""
+    state = whole.state.replace(cache=None).take(rows)
+    prompts = rows[:: state.particles] // state.particles
+    tally = Tally(whole.tally.steps[rows], whole.tally.calls[prompts], whole.tally.evaluations[rows])
+    now = torch.full_like(rows[0], step)
+    signal = _signal(way, state, now, torch.zeros_like(now))
+    return Carry(state, stale.clone(), tally, now, signal, rows)
 
 
 def _last_step(way: Way, state: State) -> int | None:
@@ -170,3 +221,49 @@ def _last_step(way: Way, state: State) -> int | None:
     sampler = way.sampler
     planned = sampler.scheduled and not getattr(sampler, "carries", False) and not getattr(sampler, "fresh", False)
     return int(state.budget.max()) if planned else None
+
+
+# --- a part of a batch -> the whole batch ----------------------------------------------------------------------------
+
+
+def _spread(moment: Moment, whole: Moment, rows: Tensor) -> Moment:
+    """The moment of these rows as one of the whole batch, in which the others stand still."""
+    if len(rows) == len(whole.active):
+        return moment
+    k = moment.state.particles
+    prompts = rows[::k] // k
+    old, new = whole.tally, moment.tally
+    tally = Tally(
+        old.steps.index_copy(0, rows, new.steps),
+        old.calls.index_copy(0, prompts, new.calls),
+        old.evaluations.index_copy(0, rows, new.evaluations),
+    )
+    resampled = moment.resampled
+    if resampled is not None:
+        everyone = torch.arange(len(whole.active), device=rows.device)
+        nothing = torch.zeros(len(everyone) // k, dtype=torch.float64, device=rows.device)
+        unknown = torch.full_like(nothing, torch.nan)
+        resampled = Resampled(
+            everyone.index_copy(0, rows, rows[resampled.ancestors]),
+            whole.state.log_weight.index_copy(0, rows, resampled.log_weight),
+            nothing.index_copy(0, prompts, resampled.log_evidence),
+            unknown.index_copy(0, prompts, resampled.ess),
+            unknown.index_copy(0, prompts, resampled.strength),
+        )
+    pairs = ((getattr(whole.raw, field.name), getattr(moment.raw, field.name)) for field in fields(Raw))
+    return Moment(
+        moment.step,
+        _spread_state(moment.state, whole.state, rows),
+        whole.state.tokens.index_copy(0, rows, moment.before),
+        torch.zeros_like(whole.active).index_copy(0, rows, moment.active),
+        torch.full_like(whole.entropy, torch.nan).index_copy(0, rows, moment.entropy),
+        resampled,
+        Raw(*(old.index_copy(0, rows, new) for old, new in pairs)),
+        tally,
+    )
+
+
+def _spread_state(part: State, whole: State, rows: Tensor) -> State:
+    if len(rows) == len(whole.tokens):
+        return part
+    return whole.replace(**{name: getattr(whole, name).index_copy(0, rows, getattr(part, name)) for name in MOVING})
