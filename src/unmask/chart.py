@@ -1,0 +1,69 @@
+"""Curves -> a picture of panels, one below the other, as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+WIDE, HIGH, GAP, LEFT, TOP = 760, 300, 40, 60, 30  # of one panel, what is between two, and where its axes are
+COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626")
+Curve = list[tuple[float, float]]
+
+
+def save(path: Path, panels: Sequence[Callable[[int], str]]) -> None:
+    """Write the panels; each is a function of how far down it stands, like `panel` without it."""
+    size = f'width="{WIDE}" height="{(HIGH + GAP) * len(panels)}"'
+    style = "<style>text{font:12px sans-serif;fill:#6b7280}</style>"
+    body = "\n".join(draw(place * (HIGH + GAP)) for place, draw in enumerate(panels))
+    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}\n{body}\n</svg>\n', encoding="utf-8")
+
+
+def panel(
+    down: int,
+    title: str,
+    curves: Mapping[str, Curve],
+    *,
+    most: float | None = None,  # what is above it is drawn at it
+    pale: Sequence[str] = (),  # names of curves that stand back
+    log: bool = False,  # both axes logarithmic, with a mark at every point; otherwise x begins at 0
+) -> str:
+    """One panel: a title, axes, curves and their names."""
+    scale: Callable[[float], float] = math.log if log else float
+    back: Callable[[float], float] = math.exp if log else float
+    points = [point for curve in curves.values() for point in curve]
+    xs, ys = sorted({x for x, _ in points}) or [1.0], sorted(y for _, y in points) or [0.5, 1.0]
+    left, right = (scale(xs[0]), scale(xs[-1])) if log else (0.0, xs[-1] or 1.0)
+    low, high = scale(ys[0]), scale(ys[-1] if most is None else most)
+    if high <= low:
+        low, high = low - 0.5, high + 0.5
+    if right <= left:
+        left, right = left - 0.5, right + 0.5
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return (
+            LEFT + (scale(x) - left) / (right - left) * (WIDE - LEFT - 40),
+            down + TOP + (high - min(scale(y), high)) / (high - low) * (HIGH - TOP - 30),
+        )
+
+    parts = [f'<text x="{LEFT}" y="{down + 16}" style="font-weight:bold">{escape(title)}</text>']
+    for tick in range(5):
+        value = back(low + (high - low) * tick / 4)
+        _, y = at(xs[-1], value)
+        parts.append(f'<line x1="{LEFT}" x2="{WIDE - 40}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+    for place in xs if log else [right * tick / 4 for tick in range(5)]:
+        x, y = at(place, back(low))
+        parts.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{place:,.0f}</text>')
+    end = WIDE - 20
+    for number, (name, curve) in enumerate(curves.items()):
+        colour = "#93c5fd" if name in pale else COLOURS[number % len(COLOURS)]
+        line = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in curve)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        for x, y in curve if log or len(curve) == 1 else []:
+            x, y = at(x, y)
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+        parts.append(f'<text x="{end}" y="{down + 16}" text-anchor="end" style="fill:{colour}">{escape(name)}</text>')
+        end -= 7 * len(name) + 20  # about as wide as it is written
+    return "\n".join(parts)
