@@ -16,6 +16,7 @@ from torch import Tensor
 
 from unmask import background
 from unmask import trace as traces
+from unmask.engine import Rules
 from unmask.entropy import bits
 from unmask.errors import InputError
 from unmask.models.cache import cached, is_cached
@@ -24,7 +25,8 @@ from unmask.models.wrap import Guided
 from unmask.prompt import Canvas, Text, from_canvas, from_prompt, start
 from unmask.recipe import Recipe
 from unmask.replay import walk
-from unmask.search import Resampled, lowest, majority
+from unmask.samplers.turn import Sampler
+from unmask.search import Resampled, Search, lowest, majority
 from unmask.state import State, Vocab
 from unmask.trace import Event
 
@@ -144,15 +146,7 @@ def decode_batch(
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
     rows = _layout(model, prompts, canvases, recipe)
     keys = _keys(recipe, seeds, len(rows))
-    denoiser = model if recipe.cache_block is None else cached(model, recipe.cache_block)
-    denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
-    if is_cached(denoiser):
-        recipe.check_cache()
-    sampler, search = recipe.build_sampler(), recipe.build_search()
-    if recipe.background is not None:
-        background.load(recipe.background).check(model)
-    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
-    state = start(denoiser, rows, keys, sampler, search.particles)
+    denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
     moments: list[tuple[Tensor, Resampled | None]] = []
     with ExitStack() as stack:
         tell = _listeners(stack, trace, watch)
@@ -186,6 +180,22 @@ def decode_batch(
 
 
 # --- before the walk -------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    model: Denoiser, rows: Sequence[Canvas], keys: Sequence[int], recipe: Recipe
+) -> tuple[Denoiser, State, Sampler, Search, Rules]:
+    """What `walk` takes, after every check that needs no network."""
+    denoiser = model if recipe.cache_block is None else cached(model, recipe.cache_block)
+    denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
+    if is_cached(denoiser):
+        recipe.check_cache()
+    sampler, search = recipe.build_sampler(), recipe.build_search()
+    if recipe.background is not None:
+        background.load(recipe.background).check(model)
+    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
+    state = start(denoiser, rows, keys, sampler, search.particles)
+    return denoiser, state, sampler, search, rules
 
 
 def _check_kinds(recipe: Recipe, answer: Answer | None, lists: Sequence[object]) -> None:
