@@ -143,8 +143,8 @@ def _settings(name: str) -> dict[str, Any]:
     return read_settings(name)
 
 
-def to_recipe(args: argparse.Namespace) -> Recipe:
-    """The recipe file, if there is one, with the flags that were given over it."""
+def to_recipe(args: argparse.Namespace, usual: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe file, if there is one, else what is `usual`, with the flags that were given over it."""
     given: dict[str, Any] = {}
     for flag in [*KINDS, *ALIASES]:
         value = getattr(args, flag)
@@ -153,7 +153,7 @@ def to_recipe(args: argparse.Namespace) -> Recipe:
         if value is not None:
             given[flag] = parse(ALIASES.get(flag, flag), value) if isinstance(value, str) else value
     replaced = {ALIASES.get(flag, flag) for flag in given}
-    base = {} if args.recipe is None else _settings(args.recipe)
+    base = (usual or {}) if args.recipe is None else _settings(args.recipe)
     kept = {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced}
     return Recipe.from_dict({**kept, **given})
 

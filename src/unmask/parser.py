@@ -8,7 +8,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
 
-from unmask import __version__, commands, demo, flags, modelcli, taskcli
+from unmask import __version__, commands, demo, flags, modelcli, speedcli, taskcli
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.modelcli import Namespace
 from unmask.prompt import MARKER
@@ -107,6 +107,13 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask frequencies words.jsonl --fields text,title --model random -o random.json
   unmask generate --model table --sampler pc --background table.json""",
     ),
+    "bench": (
+        speedcli.run_bench,
+        "Measure what a step costs, beside the least that it could and the step of public decoding loops.",
+        """\
+  unmask bench speed --size tiny --steps 8 --repeat 1 --no-compile
+  unmask bench speed --size tiny --steps 8 --repeat 1 --no-compile --sweep particles=1,4 --plot cost.svg --json""",
+    ),
     "demo": (
         commands.show_demo,
         "Watch a Sudoku being solved, then compare vanilla decoding, best-of-n and SMC on several.",
@@ -168,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
     taskcli.add_solve(made["solve"])
     taskcli.add_eval(made["eval"])
     taskcli.add_puzzles(made["puzzles"])
+    speedcli.add_bench(made["bench"])
     for name in ("samplers", "searches", "models", "recipes"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
         made[name].add_argument("--json", action="store_true", help="print JSON")

@@ -1,0 +1,86 @@
+"""Work on a device -> how long it takes and how much memory it takes there; which machine this is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+BLOCK = 0.05  # seconds that calls in a row take together, unless one takes longer
+
+
+def now(device: torch.device) -> float:
+    """Seconds, once the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+class Turns:
+    """Pieces of work that take turns with something else; each has the mean of its turns as its time.
+
+    In a turn a piece is called as in a loop, for a while, and the device is waited for at the end only.
+    """
+
+    def __init__(self, works: Mapping[str, Callable[[], object]], device: torch.device) -> None:
+        self.works, self.device = works, device
+        self.calls = {name: self._calls(work) for name, work in works.items()}
+        self.seconds: dict[str, list[float]] = {name: [] for name in works}
+
+    def _calls(self, work: Callable[[], object]) -> int:
+        """As many as fill a turn; the first call, which may be slow, does not count."""
+        work()
+        began = now(self.device)
+        work()
+        return max(1, int(BLOCK / max(now(self.device) - began, 1e-7)))
+
+    def turn(self) -> None:
+        """Every piece once."""
+        for name, work in self.works.items():
+            calls, began = self.calls[name], now(self.device)
+            for _ in range(calls):
+                work()
+            self.seconds[name].append((now(self.device) - began) / calls)
+
+    def ms(self) -> dict[str, float]:
+        """Milliseconds of one call, in the mean of the turns since the last time."""
+        found = {name: 1000 * statistics.mean(each) for name, each in self.seconds.items()}
+        for each in self.seconds.values():
+            each.clear()
+        return found
+
+
+def held(device: torch.device) -> int | None:
+    """Bytes that tensors take on the device; None where nobody counts them."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
+
+
+def peak(work: Callable[[], object], device: torch.device) -> int | None:
+    """The most bytes that tensors took during the work, above what they took before."""
+    before = held(device)
+    if before is None:
+        work()
+        return None
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    work()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def machine(device: torch.device) -> str:
+    """The name of a GPU, or of the processor with the number of threads that torch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:  # not Linux
+        found = None
+    name = found[1].strip() if found else platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} of {os.cpu_count()} threads"
