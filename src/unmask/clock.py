@@ -9,9 +9,11 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
+Made = TypeVar("Made")
 BLOCK = 0.05  # seconds that calls in a row take together, unless one takes longer
 
 
@@ -29,7 +31,7 @@ class Turns:
     """
 
     def __init__(self, works: Mapping[str, Callable[[], object]], device: torch.device) -> None:
-        self.works, self.device = works, device
+        self.works, self.order, self.device = works, list(works), device
         self.calls = {name: self._calls(work) for name, work in works.items()}
         self.seconds: dict[str, list[float]] = {name: [] for name in works}
 
@@ -41,9 +43,10 @@ class Turns:
         return max(1, int(BLOCK / max(now(self.device) - began, 1e-7)))
 
     def turn(self) -> None:
-        """Every piece once."""
-        for name, work in self.works.items():
-            calls, began = self.calls[name], now(self.device)
+        """Every piece once, each time beginning with another."""
+        self.order = self.order[1:] + self.order[:1]
+        for name in self.order:
+            work, calls, began = self.works[name], self.calls[name], now(self.device)
             for _ in range(calls):
                 work()
             self.seconds[name].append((now(self.device) - began) / calls)
@@ -56,22 +59,16 @@ class Turns:
         return found
 
 
-def held(device: torch.device) -> int | None:
-    """Bytes that tensors take on the device; None where nobody counts them."""
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
-
-
-def peak(work: Callable[[], object], device: torch.device) -> int | None:
-    """The most bytes that tensors took during the work, above what they took before."""
-    before = held(device)
-    if before is None:
-        work()
-        return None
+def peak(work: Callable[[], Made], device: torch.device) -> tuple[Made, int | None]:
+    """What the work gives, and the most bytes that tensors took during it, above what they took before."""
+    if device.type != "cuda":
+        return work(), None
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    work()
+    before = torch.cuda.memory_allocated(device)
+    made = work()
     torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before
+    return made, torch.cuda.max_memory_allocated(device) - before
 
 
 def machine(device: torch.device) -> str:

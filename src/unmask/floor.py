@@ -58,7 +58,7 @@ def backbones(model: Denoiser, state: State, cost: int, compile: bool) -> Backbo
     """
     device = model.device
     state = state.take(torch.arange(len(state.tokens), device=device).repeat(cost))
-    found = Backbones({EAGER: _eager(model, state)})
+    found = Backbones({EAGER: eager(model, state)})
     if compile and isinstance(model, Transformer):
         with _noted(found, "not compiled"):
             found.runs[COMPILED] = _compiled(model, state)
@@ -80,7 +80,8 @@ def _noted(found: Backbones, what: str) -> Iterator[None]:
         found.notes.append(f"{what}: {said(error)}")
 
 
-def _eager(model: Denoiser, state: State) -> Run:
+def eager(model: Denoiser, state: State) -> Run:
+    """The network as it is, on these rows."""
     if isinstance(model, Transformer):
         forward, inputs = _forward(model), _inputs(model, state)
         return lambda: forward(*inputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -20,7 +20,7 @@ import torch
 
 from unmask import clock, floor
 from unmask.decode import prepare
-from unmask.engine import walk
+from unmask.engine import Moment, walk
 from unmask.errors import InputError
 from unmask.floor import EAGER, Backbones, Run
 from unmask.models.denoiser import Denoiser
@@ -34,7 +34,7 @@ from unmask.state import State
 Tell = Callable[[str], None]
 Figures = dict[str, Any]
 MIB = 2**20
-EVERY = 1.0  # seconds of a decode, after which the others have their turn
+EVERY = 0.5  # seconds of a decode, after which the others have their turn
 GIVEN, HALFWAY = 11, 12  # streams of random tokens
 
 
@@ -50,7 +50,7 @@ def measure(
 ) -> Figures:
     """All figures of `recipe.length` positions after a random prompt, for JSON; None where there is nothing to tell.
 
-    Times are medians of `repeat` decodes, in whose pauses everything else is measured. `against` is another search,
+    Times are medians of `repeat` decodes, between whose parts everything else is measured. `against` is another search,
     timed with as many particles. `tell` is called with each stage as it begins: `stages(repeat)` times.
     """
     for name, value, least in (("prompt", prompt, 0), ("repeat", repeat, 1)):
@@ -122,35 +122,47 @@ class Walked:
     evaluations: int
 
 
-def walked(
-    model: Denoiser,
-    recipe: Recipe,
-    canvas: Canvas,
-    masked: list[int] | None = None,
-    pause: Callable[[], None] = lambda: None,
-) -> Walked:
-    """Decode as `decode_batch` does it, with a pause now and then, which does not count.
+class Walking:
+    """A decode as `decode_batch` does it, that goes on for a while whenever it is told to; between, no time counts."""
 
-    `masked` is filled with the number of masked positions of all rows before each step.
-    """
-    device, moment = model.device, None
-    start = spent = 0.0
-    began = clock.now(device)
-    for moment in walk(*prepare(model, [canvas], [recipe.seed], recipe)):
-        if masked is not None:
-            masked.append(int((moment.before == model.vocab.mask).sum()))
-        if moment.step == 0:
-            start = clock.now(device) - began
-        if moment.step == 0 or time.perf_counter() - began > EVERY:
-            spent += clock.now(device) - began
-            pause()
-            began = clock.now(device)
-    whole = spent + clock.now(device) - began
-    pause()
-    if moment is None or moment.step == 0:
-        raise InputError("the decode took one step", "take at least 2 steps: the first one is not timed")
-    tally, step = moment.tally, (whole - start) / moment.step
-    return Walked(start, step, whole, moment.step + 1, int(tally.calls.sum()), int(tally.evaluations.sum()))
+    def __init__(self, model: Denoiser, recipe: Recipe, canvas: Canvas) -> None:
+        self.model, self.recipe, self.canvas = model, recipe, canvas
+        self.moments: Iterator[Moment] | None = None
+        self.last: Moment | None = None
+        self.start = self.whole = 0.0
+
+    def go(self, seconds: float, see: Callable[[Moment], None] | None = None) -> bool:
+        """Take steps for as long, at first one step; False at the end. `see` is called with every step."""
+        first, more, began = self.moments is None, False, clock.now(self.model.device)
+        if self.moments is None:
+            self.moments = walk(*prepare(self.model, [self.canvas], [self.recipe.seed], self.recipe))
+        for moment in self.moments:
+            self.last = moment
+            if see is not None:
+                see(moment)
+            if first or time.perf_counter() - began > seconds:
+                more = True
+                break
+        spent = clock.now(self.model.device) - began
+        self.start, self.whole = spent if first else self.start, self.whole + spent
+        return more
+
+    def done(self) -> Walked:
+        """What it took, at the end."""
+        if self.last is None or self.last.step == 0:
+            raise InputError("the decode took one step", "take at least 2 steps: the first one is not timed")
+        tally, step = self.last.tally, (self.whole - self.start) / self.last.step
+        steps, calls, evaluations = self.last.step + 1, int(tally.calls.sum()), int(tally.evaluations.sum())
+        return Walked(self.start, step, self.whole, steps, calls, evaluations)
+
+
+def first_walk(model: Denoiser, recipe: Recipe, canvas: Canvas) -> tuple[Walked, list[int]]:
+    """A whole decode, and the number of masked positions of all rows before each step."""
+    masked: list[int] = []
+    walking = Walking(model, recipe, canvas)
+    while walking.go(EVERY, lambda moment: masked.append(int((moment.before == model.vocab.mask).sum()))):
+        pass
+    return walking.done(), masked
 
 
 def own(model: Denoiser, compile: bool) -> tuple[Denoiser, str]:
@@ -182,17 +194,16 @@ def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, tell
     """Everything once: what is slow at first, and what takes memory."""
     device, (mine, how) = model.device, own(model, compile)
     denoiser, state, *_ = prepare(model, [canvas], [recipe.seed], recipe)
-    tell("the first decode")
-    masked: list[int] = []
-    first: list[Walked] = []
-    peak = clock.peak(lambda: first.append(walked(mine, recipe, canvas, masked)), device)
-    tell("compiling the network" if compile else "the network")
     half = _halfway(model, state)
+    tell("the first decode")
+    floor.eager(model, half)()  # what libraries set up and keep is nobody's time or memory
+    (first, masked), peak = clock.peak(lambda: first_walk(mine, recipe, canvas), device)
+    tell("compiling the network" if compile else "the network")
     backbones = floor.backbones(model, half, denoiser.cost, compile)
     tell("memory")
-    alone = [clock.peak(run, device) for run in backbones.plain]
+    alone = [clock.peak(run, device)[1] for run in backbones.plain]
     peaks = {"step": peak, "backbone": min(filter(None, alone), default=None), "public": None}
-    reveal = max(1, int(state.open[0]) // first[0].steps)
+    reveal = max(1, int(state.open[0]) // first.steps)
 
     def public(run: Run) -> Callable[[], object]:
         return floor.public_step(run, model.head, half, recipe.temperature, reveal)
@@ -202,25 +213,31 @@ def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, tell
         works["public_compiled_ms"] = public(backbones.compiled)
     try:
         floor.check_public(model.head, half)
-        peaks["public"] = clock.peak(public(backbones.plain[-1]), device)
+        peaks["public"] = clock.peak(public(backbones.plain[-1]), device)[1]
     except torch.OutOfMemoryError:
         works = {}
         backbones.notes.append("the public-style step does not fit into the memory")
     products = floor.products(model.head, backbones.runs[EAGER](), masked[1:])
     works |= backbones.runs | {f"head {count}": product for count, product in products.items()}
     turns = clock.Turns(works, device)
-    return _Scene(model, mine, how, recipe, canvas, first[0], masked[1:], backbones, turns, list(products), peaks)
+    return _Scene(model, mine, how, recipe, canvas, first, masked[1:], backbones, turns, list(products), peaks)
 
 
 def _round(scene: _Scene, other: Recipe | None) -> dict[str, float]:
-    """Every time once: one decode, in whose pauses all others have their turns, and maybe a second one."""
-    done = walked(scene.mine, scene.recipe, scene.canvas, pause=scene.turns.turn)
-    found = {"step_ms": 1000 * done.step, "warm_start_seconds": done.start, "decode_seconds": done.whole}
-    found |= scene.turns.ms()
+    """Every time once: one decode, between whose parts all that it is compared with has its turns."""
+    mine = Walking(scene.mine, scene.recipe, scene.canvas)
+    rival = None if other is None else Walking(scene.mine, other, scene.canvas)
+    while mine.go(EVERY):
+        scene.turns.turn()
+        if rival is not None:
+            rival.go(EVERY)
+    scene.turns.turn()
+    while rival is not None and rival.go(EVERY):
+        pass
+    done, found = mine.done(), scene.turns.ms()
+    found |= {"step_ms": 1000 * done.step, "warm_start_seconds": done.start, "decode_seconds": done.whole}
     found["head_ms"] = floor.mean_ms({count: found[f"head {count}"] for count in scene.products}, scene.masked)
-    if other is not None:
-        found["against_ms"] = 1000 * walked(scene.mine, other, scene.canvas).step
-    return found
+    return found if rival is None else found | {"against_ms": 1000 * rival.done().step}
 
 
 # --- the figures -----------------------------------------------------------------------------------------------------
