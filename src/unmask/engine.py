@@ -58,7 +58,7 @@ class Tally:
 class Moment:
     """One step, after it was taken."""
 
-    step: Step
+    step: int  # -1 in a step that is being recorded
     state: State  # after the step
     before: Tensor  # [B, L] int64: the tokens that the step changed, after resampling
     active: Tensor  # [B] bool: rows that took the step
@@ -182,7 +182,9 @@ def advance(
     sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
     after = _remember(state, after, active & counted.any(1), rules)
     tally = replace(tally, steps=tally.steps + active)
-    return Moment(step, after, state.tokens, active, entropy, resampled, turn.raw, tally)
+    return Moment(
+        step if isinstance(step, int) else -1, after, state.tokens, active, entropy, resampled, turn.raw, tally
+    )
 
 
 # --- the parts of a step ---------------------------------------------------------------------------------------------

@@ -20,14 +20,16 @@ import torch
 
 from unmask import clock, floor
 from unmask.decode import prepare
-from unmask.engine import Moment, walk
+from unmask.engine import Moment
 from unmask.errors import InputError
-from unmask.floor import EAGER, Backbones, Run
+from unmask.floor import COMPILED, EAGER, Backbones, Run
+from unmask.models.compiled import compiled
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import layers
 from unmask.prompt import Canvas, from_prompt
 from unmask.recipe import Recipe, settings
+from unmask.replay import walk
 from unmask.search import SEARCHES
 from unmask.state import State
 
@@ -166,8 +168,10 @@ def first_walk(model: Denoiser, recipe: Recipe, canvas: Canvas) -> tuple[Walked,
 
 
 def own(model: Denoiser, compile: bool) -> tuple[Denoiser, str]:
-    """The model as unmask decodes with it, and how its network runs then: the one place to have it compiled."""
-    return model, EAGER
+    """The model as unmask decodes with it, and how its network runs then."""
+    if not compile or model.device.type == "cpu" or not isinstance(model, Transformer):
+        return model, EAGER
+    return compiled(model), COMPILED
 
 
 # --- all of it -------------------------------------------------------------------------------------------------------

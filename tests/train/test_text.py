@@ -341,7 +341,9 @@ def test_an_embedded_model_can_begin_another(made):
     assert main(["train", "text", "other", "--steps", "1", "--weights", "text", *given]) == 0
     assert Path("other/tokenizer.json").read_text() == (WEIGHTS / "text" / "tokenizer.json").read_text()
     one, two = load("text").network, load("other").network
-    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert all(
+        torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(one.parameters(), two.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
