@@ -68,10 +68,10 @@ def consistent(found):
     public = found["public_compiled_ms"] or found["public_eager_ms"]
     assert found["times_faster"] == pytest.approx(public / found["step_ms"])
     assert found["backbone_ms"] == min(found["backbones_ms"].values()) == found["backbones_ms"][found["backbone"]]
-    assert 0 < found["floor_ms"] <= 1.25 * found["public_eager_ms"]  # another process may take its time
+    assert found["floor_ms"] > 0 and found["public_eager_ms"] > 0
     assert found["evaluations"] == found["calls"] * found["particles"]
     assert found["tokens_per_second"] == pytest.approx(found["length"] / found["decode_seconds"])
-    timed = found["step_ms"] * (found["steps"] - 1) / 1000
+    timed = found["step_ms"] * (found["steps"] - 2) / 1000
     assert timed < found["decode_seconds"] and found["start_seconds"] > 0
     assert found["recipe"]["length"] == found["length"]
 
@@ -147,7 +147,7 @@ def test_a_model_without_a_network(run):
         (["tempo"], "unknown benchmark 'tempo': choose from speed"),
         (["speed", "--steps", "0"], "steps is 0: it must be at least 1"),
         (["speed", "--size", "tiny", "--steps", "1"], "steps is 1: take at least 2"),
-        (["speed", "--size", "tiny", "--length", "1"], "the decode took one step: take at least 2 steps"),
+        (["speed", "--size", "tiny", "--length", "1"], "the decode is too short: take at least 3 steps"),
         (["speed", "--size", "tinny"], "unknown size 'tinny': did you mean 'tiny'?"),
         (["speed", "--size", "tiny", "--model", "sudoku"], "--size and --model exclude each other"),
         (["speed", "--size", "tiny", "--prompt", "900"], "shorten the prompt or the length"),

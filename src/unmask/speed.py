@@ -1,7 +1,7 @@
 """Model × prompt × Recipe -> what a step of unmask costs, beside the floor and the step that public loops take.
 
-They take turns, so that a machine that slows down slows down all of them. The first step of a decode, with all that
-happens once in it, is left out of the mean and told by itself.
+They take turns, so that a machine that slows down slows down all of them. The first two steps of a decode, with all
+that happens once in them, are left out of the mean and told by themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from unmask import clock, floor
 from unmask.decode import prepare
 from unmask.engine import Moment
-from unmask.errors import InputError
+from unmask.errors import InputError, SettingError
 from unmask.floor import COMPILED, EAGER, Backbones, Run
 from unmask.models.compiled import compiled
 from unmask.models.denoiser import Denoiser
@@ -37,6 +37,7 @@ Tell = Callable[[str], None]
 Figures = dict[str, Any]
 MIB = 2**20
 EVERY = 0.5  # seconds of a decode, after which the others have their turn
+TIMED = 2  # the first step that counts
 GIVEN, HALFWAY = 11, 12  # streams of random tokens
 
 
@@ -116,7 +117,7 @@ def _halfway(model: Denoiser, state: State) -> State:
 class Walked:
     """What one decode took; times are seconds."""
 
-    start: float  # until the first step was done
+    start: float  # until the first two steps were done: equal rows, compiling, recording
     step: float  # the mean of the others
     whole: float
     steps: int
@@ -134,7 +135,7 @@ class Walking:
         self.start = self.whole = 0.0
 
     def go(self, seconds: float, see: Callable[[Moment], None] | None = None) -> bool:
-        """Take steps for as long, at first one step; False at the end. `see` is called with every step."""
+        """Take steps for as long, at first two steps; False at the end. `see` is called with every step."""
         first, more, began = self.moments is None, False, clock.now(self.model.device)
         if self.moments is None:
             self.moments = walk(*prepare(self.model, [self.canvas], [self.recipe.seed], self.recipe))
@@ -142,7 +143,7 @@ class Walking:
             self.last = moment
             if see is not None:
                 see(moment)
-            if first or time.perf_counter() - began > seconds:
+            if moment.step > 0 if first else time.perf_counter() - began > seconds:
                 more = True
                 break
         spent = clock.now(self.model.device) - began
@@ -151,9 +152,9 @@ class Walking:
 
     def done(self) -> Walked:
         """What it took, at the end."""
-        if self.last is None or self.last.step == 0:
-            raise InputError("the decode took one step", "take at least 2 steps: the first one is not timed")
-        tally, step = self.last.tally, (self.whole - self.start) / self.last.step
+        if self.last is None or self.last.step < 2:
+            raise InputError("the decode is too short", "take at least 3 steps: the first two are not timed")
+        tally, step = self.last.tally, (self.whole - self.start) / (self.last.step - 1)
         steps, calls, evaluations = self.last.step + 1, int(tally.calls.sum()), int(tally.evaluations.sum())
         return Walked(self.start, step, self.whole, steps, calls, evaluations)
 
@@ -169,9 +170,10 @@ def first_walk(model: Denoiser, recipe: Recipe, canvas: Canvas) -> tuple[Walked,
 
 def own(model: Denoiser, compile: bool) -> tuple[Denoiser, str]:
     """The model as unmask decodes with it, and how its network runs then."""
-    if not compile or model.device.type == "cpu" or not isinstance(model, Transformer):
+    try:
+        return (compiled(model), COMPILED) if compile else (model, EAGER)
+    except SettingError:  # it cannot be
         return model, EAGER
-    return compiled(model), COMPILED
 
 
 # --- all of it -------------------------------------------------------------------------------------------------------
@@ -221,10 +223,10 @@ def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, tell
     except torch.OutOfMemoryError:
         works = {}
         backbones.notes.append("the public-style step does not fit into the memory")
-    products = floor.products(model.head, backbones.runs[EAGER](), masked[1:])
+    products = floor.products(model.head, backbones.runs[EAGER](), masked[TIMED:])
     works |= backbones.runs | {f"head {count}": product for count, product in products.items()}
     turns = clock.Turns(works, device)
-    return _Scene(model, mine, how, recipe, canvas, first, masked[1:], backbones, turns, list(products), peaks)
+    return _Scene(model, mine, how, recipe, canvas, first, masked[TIMED:], backbones, turns, list(products), peaks)
 
 
 def _round(scene: _Scene, other: Recipe | None) -> dict[str, float]:
