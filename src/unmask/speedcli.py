@@ -89,8 +89,8 @@ def _recipe(args: Namespace) -> Recipe:
 
 
 def _check_steps(recipe: Recipe) -> None:
-    if recipe.steps == 1:
-        raise InputError("steps is 1", "take at least 2: the first one is not timed")
+    if recipe.steps in (1, 2):
+        raise InputError(f"steps is {recipe.steps}", "take at least 3: the first two are not timed")
 
 
 def _model(args: Namespace) -> Denoiser:
