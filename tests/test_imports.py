@@ -14,9 +14,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Each may import what stands before it; a folder may also import from itself. A new module needs a place here.
 ORDER = (
-    "interrupt errors memory sudoku countdown dice state models entropy read background corpus samplers search engine "
-    "prompt trace recipe shipped decode evaluate train unmask show flags modelcli taskcli demo commands parser cli "
-    "__main__"
+    "interrupt errors memory device sudoku countdown philox dice state models entropy kernels fused read background "
+    "corpus samplers search engine prompt trace recipe shipped decode evaluate train unmask show flags modelcli "
+    "taskcli demo commands parser cli __main__"
 ).split()
 
 

@@ -11,6 +11,8 @@ import enum
 import torch
 from torch import Tensor
 
+from unmask.device import compiled
+
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
@@ -44,15 +46,24 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
     return c0, c1, c2, c3
 
 
-def uniform(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
-    """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast."""
-    step_word, purpose_word = torch.full_like(column, step & WORD), torch.full_like(column, int(purpose))
+def uniform(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
+    """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast. `step` may be a 0-d tensor."""
+    if compiled(key, slot, column) and max(key.dim(), slot.dim(), column.dim()) <= 2:
+        from unmask.philox import uniform as fused
+
+        return fused(key, slot, step, column, purpose)
+    return reference(key, slot, step, column, purpose)
+
+
+def reference(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
+    """`uniform` in tensor operations, on any device."""
+    step_word, purpose_word = torch.zeros_like(column) + (step & WORD), torch.full_like(column, int(purpose))
     a, b, _, _ = philox((slot & WORD, step_word, column & WORD, purpose_word), (key & WORD, (key >> 32) & WORD))
     # 52 bits and a half: never 0, never 1, exact in float64.
     return (((a >> 6) << 26 | (b >> 6)).double() + 0.5) * 2.0**-52
 
 
-def gumbel(key: Tensor, slot: Tensor, step: int, column: Tensor, purpose: Purpose) -> Tensor:
+def gumbel(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
     """Standard Gumbel noise (float64) from `uniform`."""
     return -torch.log(-torch.log(uniform(key, slot, step, column, purpose)))
 

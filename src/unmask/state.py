@@ -89,11 +89,11 @@ class State:
         """Every row takes its ancestor's contents and keeps its own slot, so that twins part at once."""
         return self.take(ancestors).replace(slot=self.slot)
 
-    def uniform(self, step: int, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
+    def uniform(self, step: int | Tensor, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
         """One uniform per position."""
         return dice.uniform(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
 
-    def gumbel(self, step: int, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
+    def gumbel(self, step: int | Tensor, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
         """One standard Gumbel number per position."""
         return dice.gumbel(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
 
