@@ -120,8 +120,8 @@ def _sweep(
     one: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
 ) -> Numbers:
     """Apply the head at `where`, chunk by chunk; lay each number of `one` out as [B, L]."""
-    asked = hidden[where]
-    parts = [one(head.logits(asked[at]), at) for at in _chunks(asked, head.width)]
+    row, column = where.nonzero(as_tuple=True)
+    parts = [one(head.logits(hidden[row[at], column[at]]), at) for at in _chunks(row, head.width)]
 
     def lay(numbers: tuple[Tensor, ...]) -> Tensor:
         flat = torch.cat(numbers)
@@ -131,7 +131,7 @@ def _sweep(
 
 
 def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
-    """Row numbers in chunks; one empty chunk where nothing is asked."""
+    """Numbers of the positions asked, in chunks; one empty chunk where nothing is asked."""
     size = max(1, CHUNK // width)
     for begin in range(0, max(1, len(asked)), size):
         yield torch.arange(begin, min(begin + size, len(asked)), device=asked.device)
