@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -15,6 +16,11 @@ def compiled(*tensors: Tensor) -> bool:
     """Whether all of them are on one CUDA device that Triton compiles for."""
     devices = {tensor.device for tensor in tensors}
     return len(devices) == 1 and _capable(devices.pop())
+
+
+def on(tensor: Tensor) -> AbstractContextManager[object]:
+    """Kernels start on the device of this tensor."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 @functools.lru_cache(maxsize=64)

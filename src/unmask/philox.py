@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unmask.device import on
+
 BLOCK = 256
 
 
@@ -49,5 +51,6 @@ def uniform(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpo
     strides = (*key.stride(), *slot.stride(), *column.stride())
     grid = (triton.cdiv(out.numel(), BLOCK),)
     numbers = now, int(purpose), column.shape[1], out.numel(), *strides
-    _uniform[grid](key, slot, column, clock, out, *numbers, CLOCK=isinstance(step, Tensor), BLOCK=BLOCK)
+    with on(column):
+        _uniform[grid](key, slot, column, clock, out, *numbers, CLOCK=isinstance(step, Tensor), BLOCK=BLOCK)
     return out

@@ -38,11 +38,11 @@ def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [
     """`F.linear`, but half precision is summed and kept in float32."""
     if weight.dtype in (torch.float32, torch.float64):
         return F.linear(hidden, weight, bias)
-    if hidden.is_cuda and torch.__version__ >= (2, 8):
+    if hidden.is_cuda and torch.__version__ >= "2.8":
         scores = torch.mm(hidden, weight.mT, out_dtype=torch.float32)
     else:
         exact = hidden.float()
-        scores = torch.cat([F.linear(exact, part.float()) for part in weight.split(SLICE)], 1)
+        scores = torch.cat([F.linear(exact, part.float()) for part in torch.split(weight, SLICE)], 1)
     return scores if bias is None else scores.add_(bias)
 
 
