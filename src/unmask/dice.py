@@ -52,10 +52,10 @@ def uniform(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpo
         from unmask.philox import uniform as fused
 
         return fused(key, slot, step, column, purpose)
-    return reference(key, slot, step, column, purpose)
+    return uniform_reference(key, slot, step, column, purpose)
 
 
-def reference(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
+def uniform_reference(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
     """`uniform` in tensor operations, on any device."""
     step_word, purpose_word = torch.zeros_like(column) + (step & WORD), torch.full_like(column, int(purpose))
     a, b, _, _ = philox((slot & WORD, step_word, column & WORD, purpose_word), (key & WORD, (key >> 32) & WORD))

@@ -279,5 +279,5 @@ def _draw(job: _Job, dice: Tensor, token: Tensor, numbers: Tensor) -> None:
         BLOCK_N=config.columns,
         PIECE=config.piece,
         PIECES=1 << (pieces - 1).bit_length(),
-        BLOCK_D=64,
+        BLOCK_D=256 // job.hidden.element_size(),
     )

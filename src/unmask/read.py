@@ -1,7 +1,7 @@
 """Hidden rows × head -> what the model believes (weigh) and which token is drawn (draw), only where asked.
 
-Neither pass keeps the logits: rows go through the head in chunks of at most `CHUNK` numbers. This is the torch
-reference.
+Neither pass keeps the logits. On CUDA the kernels of `fused` do both where they can; the torch reference, everywhere
+else, puts rows through the head in chunks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from unmask import fused
 from unmask.models.denoiser import Head
 
 CHUNK = 1 << 25  # logits held at a time: 128 MiB of float32
+CUDA_CHUNK = 1 << 22  # 16 MiB, of which top-p has up to 14 copies at once: with what CUDA's sort takes, 224 MiB
 Numbers = TypeVar("Numbers", "Raw", "Drawn")
 
 
@@ -56,6 +58,20 @@ class Draw:
 
 def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
     """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere."""
+    if fused.usable(hidden, head):
+        return Raw(*fused.weigh(hidden, head, where, tokens))
+    return weigh_reference(hidden, head, where, tokens)
+
+
+def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
+    """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere."""
+    if fused.usable(hidden, head, how.top_k, how.top_p):
+        return Drawn(*fused.draw(hidden, head, where, dice, how.temperature, how.ban))
+    return draw_reference(hidden, head, where, dice, how)
+
+
+def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
+    """`weigh` in tensor operations, on any device and in any precision."""
     tokens = tokens[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
@@ -69,8 +85,8 @@ def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
     return _sweep(Raw, hidden, head, where, one)
 
 
-def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
-    """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere."""
+def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
+    """`draw` in tensor operations, on any device and in any precision."""
     dice = dice[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
@@ -100,8 +116,7 @@ def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
     if how.ban:
         logits = logits.index_fill(1, torch.tensor(how.ban, device=logits.device), -torch.inf)
     if how.temperature > 0:
-        below = logits - logits.amax(1, keepdim=True)  # so that no temperature, however small, overflows
-        logits = (below / how.temperature).where(below != 0, 0.0)
+        logits = _tempered(logits, how.temperature)
     if how.top_p is not None and how.top_p < 1:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
         probability = ranked.softmax(1)
@@ -110,6 +125,11 @@ def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
     if how.top_k is not None and how.top_k < logits.shape[1]:
         logits = logits.masked_fill(logits < logits.topk(how.top_k, 1).values[:, -1:], -torch.inf)
     return logits
+
+
+def _tempered(logits: Tensor, temperature: float) -> Tensor:
+    below = logits - logits.amax(1, keepdim=True)  # so that no temperature, however small, overflows
+    return (below / temperature).where(below != 0, 0.0)
 
 
 def _sweep(
@@ -132,7 +152,7 @@ def _sweep(
 
 def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
     """Numbers of the positions asked, in chunks; one empty chunk where nothing is asked."""
-    size = max(1, CHUNK // width)
+    size = max(1, (CUDA_CHUNK if asked.is_cuda else CHUNK) // width)
     for begin in range(0, max(1, len(asked)), size):
         yield torch.arange(begin, min(begin + size, len(asked)), device=asked.device)
 
