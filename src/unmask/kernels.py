@@ -3,7 +3,8 @@
 `sweep` takes blocks of rows over tiles of the vocabulary and leaves partial results, `merge` joins them, `pick` draws a
 token. Rows are named by `index` (positions asked, in order) and `count`, both on the device. For a set of logits x:
 high = max x, total = Σ e, slope = Σ e·z with z = (x - high)·scale and e = 2^z, second = the runner-up, best = the id of
-high. `scale` is log2(e) / temperature.
+high. `scale` is log2(e) / temperature. Arguments that change from call to call are not specialised: a compilation
+takes seconds.
 """
 
 import triton
@@ -101,7 +102,7 @@ def _heap(high, total, high2, total2, scale):
     return top, share * total + share2 * total2
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["L", "items"])
 def sweep(
     hidden, weight, extra, ban, index, count, partial, ids, mass, peaks,  # pointers
     L, D, V, hb, hl, hd, wv, wd, items, scale,
@@ -205,7 +206,7 @@ def _standing(hidden, weight, extra, position, token, known, L, D, hb, hl, hd, w
     return scores
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["L", "items", "places", "positions"])
 def merge(
     hidden, weight, extra, index, count, tokens, partial, ids, best_out, out, bases,  # pointers
     L, D, V, hb, hl, hd, wv, wd, items, places, positions, scale,
@@ -277,7 +278,7 @@ def merge(
     tl.store(out + 4 * positions + position, second, mask=here)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["L", "places", "positions"])
 def pick(
     hidden, weight, extra, ban, index, count, dice, mass, peaks, bases, token_out, out,  # pointers
     L, D, V, hb, hl, hd, wv, wd, places, positions, scale,
