@@ -36,6 +36,7 @@ class Config:
     group: int = 16  # blocks of rows that share the cache
     waves: int = 16  # pieces of work for a program, to share it out evenly
     piece: int = 64  # columns that `pick` computes again
+    flat: bool = False  # tiles and depth in one loop
     precision: str = "tf32x3"  # of a float32 product; ieee: every product in float32
 
 
@@ -202,19 +203,20 @@ def _ceil(size: int, by: int) -> int:
 
 def _sweep(job: _Job, draw: bool = False, mass: Tensor | None = None, peaks: Tensor | None = None) -> _Parts:
     """Partial numbers and ids of every piece of work; `mass` and `peaks` are filled in."""
-    from unmask import kernels
+    from unmask.kernels.sweep import sweep
 
     config, device = job.config, job.hidden.device
     partial = torch.empty(6 if draw else 4, job.items, config.rows, device=device)
     ids = torch.empty(job.items, config.rows, dtype=torch.int32, device=device)
     operands = job.hidden, job.weight, job.extra, job.ban, job.index, job.count, partial, ids, mass, peaks
-    kernels.sweep[(min(job.programs, job.items),)](
+    sweep[(min(job.programs, job.items),)](
         *operands,
         *job.sizes,
         job.items,
         job.scale,
         DRAW=draw,
         SAME=job.same,
+        FLAT=config.flat,
         EVEN=job.hidden.shape[2] % config.depth == 0,
         FULL=len(job.weight) % config.columns == 0,
         PRECISION=config.precision,
@@ -235,11 +237,11 @@ def _merge(
     job: _Job, parts: _Parts, best: Tensor, numbers: Tensor, tokens: Tensor | None = None, bases: Tensor | None = None
 ) -> None:
     """`best` and `numbers` from the parts: of Raw where `tokens` are given, of Drawn and `bases` otherwise."""
-    from unmask import kernels
+    from unmask.kernels.finish import merge
 
     tokens = None if tokens is None else tokens.contiguous()
     operands = job.hidden, job.weight, job.extra, job.index, job.count, tokens, *parts, best, numbers, bases
-    kernels.merge[(_ceil(job.places, MERGED),)](
+    merge[(_ceil(job.places, MERGED),)](
         *operands,
         *job.sizes,
         job.items,
@@ -259,7 +261,7 @@ def _merge(
 
 def _draw(job: _Job, dice: Tensor, token: Tensor, numbers: Tensor) -> None:
     """A token for every position of the job, and its numbers."""
-    from unmask import kernels
+    from unmask.kernels.finish import pick
 
     config, device = job.config, job.hidden.device
     pieces = job.tiles * (config.columns // config.piece)
@@ -268,7 +270,7 @@ def _draw(job: _Job, dice: Tensor, token: Tensor, numbers: Tensor) -> None:
     bases = torch.empty(4, job.places, device=device)
     _merge(job, _sweep(job, True, mass, peaks), token, numbers, bases=bases)
     operands = job.hidden, job.weight, job.extra, job.ban, job.index, job.count, dice.contiguous(), mass, peaks, bases
-    kernels.pick[(job.places,)](
+    pick[(job.places,)](
         *operands,
         token,
         numbers,
