@@ -111,3 +111,10 @@ def test_low_and_high_bits_are_both_used() -> None:
     low = (rolled * 2**26 % 1 * 16).long().bincount(minlength=16).double()
     statistic = ((low - 6250) ** 2 / 6250).sum()
     assert float(torch.special.gammaincc(torch.tensor(15 / 2).double(), statistic / 2)) > 1e-6
+
+
+def test_a_step_on_the_device_has_the_same_bits() -> None:
+    key, slot, column = torch.tensor([[3], [-7]]), torch.tensor([[0], [5]]), torch.arange(9)
+    for step in (0, 17, 2**32 + 5):
+        here = uniform(key, slot, step, column, Purpose.TOKEN)
+        assert torch.equal(uniform(key, slot, torch.tensor(step), column, Purpose.TOKEN), here)

@@ -272,6 +272,15 @@ def test_half_precision_hidden_states_are_read_in_float32() -> None:
     assert float(raw.entropy[0, 0]) == pytest.approx(entropy(softmax([1.0, 2.0, 3.0])), abs=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_logits_of_half_precision_are_not_rounded(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.models.denoiser.SLICE", 5)
+    generator = torch.Generator().manual_seed(9)
+    hidden, weight, bias = (torch.randn(*shape, generator=generator).to(dtype) for shape in ((3, 8), (12, 8), (12,)))
+    exact = hidden.double() @ weight.double().mT + bias.double()
+    assert torch.allclose(Head(12, weight, bias).logits(hidden).double(), exact, atol=1e-5)
+
+
 def test_merge_and_rows() -> None:
     one, other = raw_of(EDGES), raw_of(EDGES.flip(0))
     where = torch.zeros(1, len(EDGES), dtype=torch.bool)

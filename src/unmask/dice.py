@@ -12,6 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from unmask.device import compiled
+
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
@@ -46,7 +48,16 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
 
 
 def uniform(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
-    """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast."""
+    """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast. `step` may be a 0-d tensor."""
+    if compiled(key, slot, column) and max(key.dim(), slot.dim(), column.dim()) <= 2:
+        from unmask.philox import uniform as fused
+
+        return fused(key, slot, step, column, purpose)
+    return uniform_reference(key, slot, step, column, purpose)
+
+
+def uniform_reference(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
+    """`uniform` in tensor operations, on any device."""
     step_word, purpose_word = torch.zeros_like(column) + (step & WORD), torch.full_like(column, int(purpose))
     a, b, _, _ = philox((slot & WORD, step_word, column & WORD, purpose_word), (key & WORD, (key >> 32) & WORD))
     # 52 bits and a half: never 0, never 1, exact in float64.

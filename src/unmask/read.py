@@ -1,7 +1,7 @@
 """Hidden rows × head -> what the model believes (weigh) and which token is drawn (draw), only where asked.
 
-Neither pass keeps the logits: rows go through the head in chunks of at most `CHUNK` numbers. This is the torch
-reference.
+Neither pass keeps the logits. On CUDA the kernels of `fused` do both where they can; the torch reference, everywhere
+else, puts rows through the head in chunks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from unmask import fused
 from unmask.models.denoiser import Head
 
 CHUNK = 1 << 25  # logits held at a time: 128 MiB of float32
+CUDA_CHUNK = 1 << 22  # 16 MiB, of which top-p has up to 14 copies at once: with what CUDA's sort takes, 224 MiB
 Numbers = TypeVar("Numbers", "Raw", "Drawn")
 
 
@@ -30,6 +32,9 @@ class Raw:
     second: Tensor  # [B, L] and of the runner-up
     best: Tensor  # [B, L] int64: the most probable token, lowest id on ties
     standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
+
+
+RAW = tuple(field.name for field in dataclasses.fields(Raw))
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,20 @@ class Draw:
 
 def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
     """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere."""
+    if fused.usable(hidden, head):
+        return Raw(*fused.weigh(hidden, head, where, tokens))
+    return weigh_reference(hidden, head, where, tokens)
+
+
+def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
+    """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere."""
+    if fused.usable(hidden, head, how.top_k, how.top_p):
+        return Drawn(*fused.draw(hidden, head, where, dice, how.temperature, how.ban))
+    return draw_reference(hidden, head, where, dice, how)
+
+
+def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
+    """`weigh` in tensor operations, on any device and in any precision."""
     tokens = tokens[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
@@ -69,8 +88,8 @@ def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
     return _sweep(Raw, hidden, head, where, one)
 
 
-def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
-    """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere."""
+def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
+    """`draw` in tensor operations, on any device and in any precision."""
     dice = dice[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
@@ -100,8 +119,7 @@ def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
     if how.ban:
         logits = logits.index_fill(1, torch.tensor(how.ban, device=logits.device), -torch.inf)
     if how.temperature > 0:
-        below = logits - logits.amax(1, keepdim=True)  # so that no temperature, however small, overflows
-        logits = (below / how.temperature).where(below != 0, 0.0)
+        logits = _tempered(logits, how.temperature)
     if how.top_p is not None and how.top_p < 1:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
         probability = ranked.softmax(1)
@@ -112,6 +130,11 @@ def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
     return logits
 
 
+def _tempered(logits: Tensor, temperature: float) -> Tensor:
+    below = logits - logits.amax(1, keepdim=True)  # so that no temperature, however small, overflows
+    return (below / temperature).where(below != 0, 0.0)
+
+
 def _sweep(
     kind: type[Numbers],
     hidden: Tensor,
@@ -120,8 +143,8 @@ def _sweep(
     one: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
 ) -> Numbers:
     """Apply the head at `where`, chunk by chunk; lay each number of `one` out as [B, L]."""
-    asked = hidden[where]
-    parts = [one(head.logits(asked[at]), at) for at in _chunks(asked, head.width)]
+    row, column = where.nonzero(as_tuple=True)
+    parts = [one(head.logits(hidden[row[at], column[at]]), at) for at in _chunks(row, head.width)]
 
     def lay(numbers: tuple[Tensor, ...]) -> Tensor:
         flat = torch.cat(numbers)
@@ -131,8 +154,8 @@ def _sweep(
 
 
 def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
-    """Row numbers in chunks; one empty chunk where nothing is asked."""
-    size = max(1, CHUNK // width)
+    """Numbers of the positions asked, in chunks; one empty chunk where nothing is asked."""
+    size = max(1, (CUDA_CHUNK if asked.is_cuda else CHUNK) // width)
     for begin in range(0, max(1, len(asked)), size):
         yield torch.arange(begin, min(begin + size, len(asked)), device=asked.device)
 
@@ -163,18 +186,10 @@ def merge(new: Raw, old: Raw | None, where: Tensor) -> Raw:
         return new
     return dataclasses.replace(
         new,
-        **{
-            field.name: torch.where(where, getattr(new, field.name), getattr(old, field.name))
-            for field in dataclasses.fields(Raw)
-        },
+        **{name: torch.where(where, getattr(new, name), getattr(old, name)) for name in RAW},
     )
 
 
 def rows(raw: Raw, index: Tensor) -> Raw:
     """These rows, as `State.take` does it."""
-    return Raw(*(getattr(raw, field.name)[index] for field in dataclasses.fields(Raw)))
-
-
-def fused(head: Head, how: Draw) -> bool:
-    """Whether the sweeps of this head leave the host alone: not as long as there is the torch reference only."""
-    return False
+    return Raw(*(getattr(raw, name)[index] for name in RAW))

@@ -14,13 +14,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from unmask import engine
+from unmask import engine, fused
 from unmask.engine import Moment, Sight, Tally, Way, advance, blind, finish
 from unmask.faults import Faults
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, Guided, layers
-from unmask.read import Raw, fused
+from unmask.read import RAW, Raw
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
 from unmask.samplers.turn import Sampler
@@ -46,9 +46,15 @@ def can(way: Way, state: State) -> bool:
         state.tokens.is_cuda
         and all(isinstance(layer, (Transformer, Guided, Chunked)) for layer in layers(way.denoiser))
         and isinstance(way.sampler, (Reveal, P2, DraftRefine))
-        and fused(way.denoiser.head, way.rules.draw)
+        and _fused(way)
         and bool(way.sampler.steady(state).all())
     )
+
+
+def _fused(way: Way) -> bool:
+    """Whether the sweeps over the vocabulary leave the host alone."""
+    head, draw = way.denoiser.head, way.rules.draw
+    return head.weight is not None and fused.usable(head.weight, head, draw.top_k, draw.top_p)
 
 
 @dataclass
@@ -250,7 +256,7 @@ def _spread(moment: Moment, whole: Moment, rows: Tensor) -> Moment:
             unknown.index_copy(0, prompts, resampled.ess),
             unknown.index_copy(0, prompts, resampled.strength),
         )
-    pairs = ((getattr(whole.raw, field.name), getattr(moment.raw, field.name)) for field in fields(Raw))
+    pairs = ((getattr(whole.raw, name), getattr(moment.raw, name)) for name in RAW)
     return Moment(
         moment.step,
         _spread_state(moment.state, whole.state, rows),

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from unmask.state import State, Vocab
 
+SLICE = 1 << 14  # rows of a half-precision head that are float32 at a time: 256 MiB at D = 4096
+
 
 @dataclass(frozen=True)
 class Head:
@@ -24,12 +26,24 @@ class Head:
 
     def logits(self, hidden: Tensor) -> Tensor:  # [R, D] -> [R, V], float32 or float64
         """Logits in float32 (float64 where the model is), the absent ids at -inf."""
-        scores = hidden if self.weight is None else F.linear(hidden, self.weight, self.bias)
+        scores = hidden if self.weight is None else _linear(hidden, self.weight, self.bias)
         scores = scores if scores.dtype == torch.float64 else scores.float()
         if not self.absent:
             return scores
         columns = torch.tensor(self.absent, device=scores.device)
         return scores.index_fill(1, columns, -torch.inf)
+
+
+def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [R, D] -> [R, V]
+    """`F.linear`, but half precision is summed and kept in float32."""
+    if weight.dtype in (torch.float32, torch.float64):
+        return F.linear(hidden, weight, bias)
+    if hidden.is_cuda and torch.__version__ >= "2.8":
+        scores = torch.mm(hidden, weight.mT, out_dtype=torch.float32)
+    else:
+        exact = hidden.float()
+        scores = torch.cat([F.linear(exact, part.float()) for part in torch.split(weight, SLICE)], 1)
+    return scores if bias is None else scores.add_(bias)
 
 
 class Tokenizer(Protocol):

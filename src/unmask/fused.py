@@ -1,0 +1,285 @@
+"""Hidden rows × head -> the fields of `read.Raw` and `read.Drawn` on a GPU: no logits in memory, no wait for the host.
+
+Shapes depend on the shape of `where` alone, so a call can be captured in a CUDA graph once it has run.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unmask.device import compiled, on
+from unmask.models.denoiser import Head
+
+MASSES = 1 << 27  # bytes of `mass` and `peaks` at a time; positions beyond it are drawn in a second round
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+LOG2E = 1.4426950408889634
+COLDEST, HOTTEST = 1e-30, 1e30  # temperatures that float32 can divide by
+MERGED = 16  # rows of a program that joins parts
+Fields = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+_Parts = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a sweep is laid out."""
+
+    rows: int = 128
+    columns: int = 256
+    depth: int = 64
+    warps: int = 8
+    stages: int = 3
+    programs: int = 1  # on a multiprocessor at a time
+    group: int = 16  # blocks of rows that share the cache
+    waves: int = 16  # pieces of work for a program, to share it out evenly
+    piece: int = 64  # columns that `pick` computes again
+    flat: bool = False  # tiles and depth in one loop
+    precision: str = "tf32x3"  # of a float32 product; ieee: every product in float32
+
+
+SMALL = Config(64, 64, 32, 4, 3, 2)  # fits every device
+CPU = Config(16, 32, 16, 4, 1, 1, group=2, waves=2, piece=16, precision="ieee")  # Triton's interpreter
+
+
+def config_for(hidden: Tensor) -> Config:
+    """The layout for this shape and device, as measured on an H200 (experiments/fused_sweep.py)."""
+    if not hidden.is_cuda:
+        return CPU
+    if torch.cuda.get_device_capability(hidden.device) < (9, 0):
+        return SMALL
+    if hidden.dtype == torch.float32:
+        return Config(64, 128, 32, 4, 3, 2)
+    if hidden.shape[-1] <= 1024:
+        return Config(128, 128, 64, 4, 3, 2)  # the second program computes while the first one sums up
+    return Config(128, 256, 64, 8, 4)
+
+
+def usable(hidden: Tensor, head: Head, top_k: int | None = None, top_p: float | None = None) -> bool:
+    """Whether the kernels can do this."""
+    weight = head.weight
+    return (
+        weight is not None
+        and top_k is None
+        and (top_p is None or top_p >= 1)
+        and hidden.dtype == weight.dtype
+        and hidden.dtype in DTYPES
+        and compiled(hidden, weight)
+    )
+
+
+def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, config: Config | None = None) -> Fields:
+    """entropy, normaliser, top, second, best, standing at `where` [B, L]; zeros elsewhere."""
+    best, numbers = _outputs(where)
+    if where.numel():
+        with on(hidden):
+            job = _job(hidden, head, where, config)
+            _merge(job, _sweep(job), best, numbers, tokens=tokens)
+    entropy, normaliser, standing, top, second = numbers.unbind()
+    return entropy, normaliser, top, second, best, standing
+
+
+def draw(
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    dice: Tensor,
+    temperature: float,
+    ban: tuple[int, ...] = (),
+    config: Config | None = None,
+) -> Fields:
+    """token, raw, log, entropy, top, second at `where` [B, L]; zeros elsewhere."""
+    token, numbers = _outputs(where)
+    if where.numel():
+        with on(hidden):
+            job = _job(hidden, head, where, config)
+            if ban:
+                job = replace(job, ban=_outside(ban, head.width, hidden.device))
+            if temperature == 0:
+                _merge(job, _sweep(job, draw=True), token, numbers)
+            else:
+                scale = LOG2E / min(max(temperature, COLDEST), HOTTEST)
+                for part in _rounds(replace(job, scale=scale, same=temperature == 1)):
+                    _draw(part, dice, token, numbers)
+    raw, log, entropy, top, second = numbers.unbind()
+    return token, raw, log, entropy, top, second
+
+
+# --- what the kernels are given --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Operands and layout of one sweep."""
+
+    hidden: Tensor  # [B, L, D]
+    weight: Tensor  # [V, D]
+    extra: Tensor | None  # [V] float32, added to the logits
+    index: Tensor  # [N] int64: the positions asked come first, in order
+    count: Tensor  # [1] int64: how many they are
+    config: Config
+    programs: int
+    ban: Tensor | None = None  # [V] float32: 0 or -inf
+    scale: float = LOG2E
+    same: bool = True  # nothing but bans sets the distribution drawn from apart
+
+    @property
+    def places(self) -> int:
+        """N, the most positions that could be asked."""
+        return len(self.index)
+
+    @property
+    def tiles(self) -> int:
+        return _ceil(len(self.weight), self.config.columns)
+
+    @property
+    def items(self) -> int:
+        """The most pieces of work there can be, whatever is asked."""
+        blocks = _ceil(self.places, self.config.rows)
+        return min(max(self.programs * self.config.waves, blocks), blocks * self.tiles)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """L, D, V and the strides."""
+        return (*self.hidden.shape[1:], len(self.weight), *self.hidden.stride(), *self.weight.stride())
+
+
+def _job(hidden: Tensor, head: Head, where: Tensor, config: Config | None) -> _Job:
+    assert head.weight is not None
+    config = config or config_for(hidden)
+    processors = torch.cuda.get_device_properties(hidden.device).multi_processor_count if hidden.is_cuda else 2
+    programs = processors * config.programs
+    return _Job(hidden, head.weight, _extra(head, hidden.device), *_compact(where), config, programs)
+
+
+def _compact(where: Tensor) -> tuple[Tensor, Tensor]:
+    """The positions asked as an index with room for all, and their number, without a look from the host."""
+    asked = where.reshape(-1)
+    places = len(asked)
+    order = asked.cumsum(0)
+    index = torch.zeros(places + 1, dtype=torch.int64, device=asked.device)
+    index.scatter_(0, torch.where(asked, order - 1, places), torch.arange(places, device=asked.device))
+    return index[:places], order[-1:]
+
+
+def _extra(head: Head, device: torch.device) -> Tensor | None:
+    """Bias and absent ids in one vector."""
+    outside = _outside(head.absent, head.width, device) if head.absent else None
+    if head.bias is None or outside is None:
+        return outside if head.bias is None else head.bias.float().contiguous()
+    return head.bias + outside
+
+
+@functools.lru_cache(maxsize=32)  # copying ids to a device makes it wait
+def _outside(ids: tuple[int, ...], width: int, device: torch.device) -> Tensor:
+    """-inf at these ids, 0 elsewhere."""
+    return torch.zeros(width).index_fill(0, torch.tensor(ids), -torch.inf).to(device)
+
+
+def _outputs(where: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids [B, L] and five numbers [5, B, L] for the kernels to fill in."""
+    ids = torch.zeros(where.shape, dtype=torch.int64, device=where.device)
+    return ids, torch.zeros(5, *where.shape, device=where.device)
+
+
+def _rounds(job: _Job) -> list[_Job]:
+    """The same in rounds of as many positions as `MASSES` allows."""
+    bytes_each = 4 * job.tiles * (job.config.columns // job.config.piece + 1)
+    most = max(1, MASSES // bytes_each)
+    return [
+        replace(job, index=index, count=(job.count - begin * most).clamp(0, len(index)))
+        for begin, index in enumerate(torch.split(job.index, most))
+    ]
+
+
+def _ceil(size: int, by: int) -> int:
+    return -(-size // by)
+
+
+# --- launches --------------------------------------------------------------------------------------------------------
+
+
+def _sweep(job: _Job, draw: bool = False, mass: Tensor | None = None, peaks: Tensor | None = None) -> _Parts:
+    """Partial numbers and ids of every piece of work; `mass` and `peaks` are filled in."""
+    from unmask.kernels.sweep import sweep
+
+    config, device = job.config, job.hidden.device
+    partial = torch.empty(6 if draw else 4, job.items, config.rows, device=device)
+    ids = torch.empty(job.items, config.rows, dtype=torch.int32, device=device)
+    operands = job.hidden, job.weight, job.extra, job.ban, job.index, job.count, partial, ids, mass, peaks
+    sweep[(min(job.programs, job.items),)](
+        *operands,
+        *job.sizes,
+        job.items,
+        job.scale,
+        DRAW=draw,
+        SAME=job.same,
+        FLAT=config.flat,
+        EVEN=job.hidden.shape[2] % config.depth == 0,
+        FULL=len(job.weight) % config.columns == 0,
+        PRECISION=config.precision,
+        PROGRAMS=job.programs,
+        WAVES=config.waves,
+        GROUP=config.group,
+        BLOCK_M=config.rows,
+        BLOCK_N=config.columns,
+        BLOCK_K=config.depth,
+        PIECE=config.piece,
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return partial, ids
+
+
+def _merge(
+    job: _Job, parts: _Parts, best: Tensor, numbers: Tensor, tokens: Tensor | None = None, bases: Tensor | None = None
+) -> None:
+    """`best` and `numbers` from the parts: of Raw where `tokens` are given, of Drawn and `bases` otherwise."""
+    from unmask.kernels.finish import merge
+
+    tokens = None if tokens is None else tokens.contiguous()
+    operands = job.hidden, job.weight, job.extra, job.index, job.count, tokens, *parts, best, numbers, bases
+    merge[(_ceil(job.places, MERGED),)](
+        *operands,
+        *job.sizes,
+        job.items,
+        job.places,
+        best.numel(),
+        job.scale,
+        SAME=job.same,
+        PROGRAMS=job.programs,
+        WAVES=job.config.waves,
+        BLOCK_M=job.config.rows,
+        BLOCK_N=job.config.columns,
+        ROWS=MERGED,
+        SPLITS=32,
+        BLOCK_D=128,
+    )
+
+
+def _draw(job: _Job, dice: Tensor, token: Tensor, numbers: Tensor) -> None:
+    """A token for every position of the job, and its numbers."""
+    from unmask.kernels.finish import pick
+
+    config, device = job.config, job.hidden.device
+    pieces = job.tiles * (config.columns // config.piece)
+    mass = torch.empty(job.places, pieces, device=device)
+    peaks = torch.empty(job.places, job.tiles, device=device)
+    bases = torch.empty(4, job.places, device=device)
+    _merge(job, _sweep(job, True, mass, peaks), token, numbers, bases=bases)
+    operands = job.hidden, job.weight, job.extra, job.ban, job.index, job.count, dice.contiguous(), mass, peaks, bases
+    pick[(job.places,)](
+        *operands,
+        token,
+        numbers,
+        *job.sizes,
+        job.places,
+        token.numel(),
+        job.scale,
+        BLOCK_N=config.columns,
+        PIECE=config.piece,
+        PIECES=1 << (pieces - 1).bit_length(),
+        BLOCK_D=256 // job.hidden.element_size(),
+    )
