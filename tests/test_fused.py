@@ -109,6 +109,7 @@ def test_weigh(width: int, depth: int, dtype: torch.dtype, more: dict) -> None:
 
 
 HOWS = [Draw(0.0, ban=(2,)), Draw(1.0), Draw(1.0, ban=(0, 4)), Draw(0.1), Draw(3.0, ban=(5,))]
+MANY = tuple(range(0, 60, 3))
 
 
 @pytest.mark.parametrize(("width", "depth", "dtype"), [(7, 24, TYPES[0]), (65, 72, TYPES[2]), (257, 320, TYPES[1])])
@@ -117,6 +118,14 @@ def test_draw(width: int, depth: int, dtype: torch.dtype, how: Draw) -> None:
     hidden, head, where, _, noise = problem(width, depth, dtype, bias=width == 65, absent=(3, 6) if width > 7 else ())
     sure = far_from_an_edge(hidden, head, where, noise, how)
     assert sure.sum() > 0.9 * where.sum()
+    same_drawn(*draws(hidden, head, where, noise, how), sure)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_many_bans(temperature: float) -> None:
+    hidden, head, where, _, noise = problem(65, 24, torch.float32, bias=True, absent=(4,))
+    how = Draw(temperature, ban=MANY)
+    sure = far_from_an_edge(hidden, head, where, noise, how)
     same_drawn(*draws(hidden, head, where, noise, how), sure)
 
 

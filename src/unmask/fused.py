@@ -18,6 +18,7 @@ MASSES = 1 << 27  # bytes of `mass` and `peaks` at a time; positions beyond it a
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LOG2E = 1.4426950408889634
 COLDEST, HOTTEST = 1e-30, 1e30  # temperatures that float32 can divide by
+FEW = 16  # banned ids whose logits are computed one by one
 MERGED = 16  # rows of a program that joins parts
 Fields = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 _Parts = tuple[Tensor, Tensor]
@@ -94,14 +95,11 @@ def draw(
     token, numbers = _outputs(where)
     if where.numel():
         with on(hidden):
-            job = _job(hidden, head, where, config)
-            if ban:
-                job = replace(job, ban=_outside(ban, head.width, hidden.device))
+            job = _under(_job(hidden, head, where, config), head, temperature, ban)
             if temperature == 0:
-                _merge(job, _sweep(job, draw=True), token, numbers)
+                _merge(job, _sweep(job), token, numbers)
             else:
-                scale = LOG2E / min(max(temperature, COLDEST), HOTTEST)
-                for part in _rounds(replace(job, scale=scale, same=temperature == 1)):
+                for part in _rounds(job):
                     _draw(part, dice, token, numbers)
     raw, log, entropy, top, second = numbers.unbind()
     return token, raw, log, entropy, top, second
@@ -116,14 +114,16 @@ class _Job:
 
     hidden: Tensor  # [B, L, D]
     weight: Tensor  # [V, D]
-    extra: Tensor | None  # [V] float32, added to the logits
+    extra: Tensor | None  # [V] float32: bias, and -inf at absent ids
     index: Tensor  # [N] int64: the positions asked come first, in order
     count: Tensor  # [1] int64: how many they are
     config: Config
     programs: int
-    ban: Tensor | None = None  # [V] float32: 0 or -inf
+    closed: Tensor | None = None  # [V] float32: `extra`, and -inf at banned ids
+    ban: Tensor | None = None  # [V] float32: -inf at banned ids, where the model's own numbers are summed up as well
+    banned: Tensor | None = None  # or the banned ids, which are then all that the two differ by
+    own: bool = False  # the model's own numbers are summed up as well
     scale: float = LOG2E
-    same: bool = True  # nothing but bans sets the distribution drawn from apart
 
     @property
     def places(self) -> int:
@@ -151,7 +151,19 @@ def _job(hidden: Tensor, head: Head, where: Tensor, config: Config | None) -> _J
     config = config or config_for(hidden)
     processors = torch.cuda.get_device_properties(hidden.device).multi_processor_count if hidden.is_cuda else 2
     programs = processors * config.programs
-    return _Job(hidden, head.weight, _extra(head, hidden.device), *_compact(where), config, programs)
+    extra = _extra(head, head.absent, hidden.device)
+    return _Job(hidden, head.weight, extra, *_compact(where), config, programs, closed=extra)
+
+
+def _under(job: _Job, head: Head, temperature: float, ban: tuple[int, ...]) -> _Job:
+    """The same for the distribution drawn from."""
+    device = job.hidden.device
+    scale = LOG2E / min(max(temperature or 1.0, COLDEST), HOTTEST)
+    closed = _extra(head, (*head.absent, *ban), device)
+    if temperature not in (0, 1) or len(ban) > FEW:
+        out = _outside(ban, head.width, device) if ban else None
+        return replace(job, closed=closed, ban=out, own=True, scale=scale)
+    return replace(job, closed=closed, banned=_ids(ban, device) if ban else None)
 
 
 def _compact(where: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,18 +176,23 @@ def _compact(where: Tensor) -> tuple[Tensor, Tensor]:
     return index[:places], order[-1:]
 
 
-def _extra(head: Head, device: torch.device) -> Tensor | None:
-    """Bias and absent ids in one vector."""
-    outside = _outside(head.absent, head.width, device) if head.absent else None
+def _extra(head: Head, without: tuple[int, ...], device: torch.device) -> Tensor | None:
+    """The bias, and -inf at these ids, in one vector."""
+    outside = _outside(without, head.width, device) if without else None
     if head.bias is None or outside is None:
         return outside if head.bias is None else head.bias.float().contiguous()
     return head.bias + outside
 
 
-@functools.lru_cache(maxsize=32)  # copying ids to a device makes it wait
+@functools.lru_cache(maxsize=32)  # a copy to the device makes the host wait
+def _ids(ids: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(ids, device=device)
+
+
+@functools.lru_cache(maxsize=32)
 def _outside(ids: tuple[int, ...], width: int, device: torch.device) -> Tensor:
     """-inf at these ids, 0 elsewhere."""
-    return torch.zeros(width).index_fill(0, torch.tensor(ids), -torch.inf).to(device)
+    return torch.zeros(width, device=device).index_fill(0, _ids(ids, device), -torch.inf)
 
 
 def _outputs(where: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,21 +218,21 @@ def _ceil(size: int, by: int) -> int:
 # --- launches --------------------------------------------------------------------------------------------------------
 
 
-def _sweep(job: _Job, draw: bool = False, mass: Tensor | None = None, peaks: Tensor | None = None) -> _Parts:
+def _sweep(job: _Job, mass: Tensor | None = None, peaks: Tensor | None = None) -> _Parts:
     """Partial numbers and ids of every piece of work; `mass` and `peaks` are filled in."""
     from unmask.kernels.sweep import sweep
 
     config, device = job.config, job.hidden.device
-    partial = torch.empty(6 if draw else 4, job.items, config.rows, device=device)
+    partial = torch.empty(6 if job.own else 4, job.items, config.rows, device=device)
     ids = torch.empty(job.items, config.rows, dtype=torch.int32, device=device)
-    operands = job.hidden, job.weight, job.extra, job.ban, job.index, job.count, partial, ids, mass, peaks
+    extra = job.extra if job.own else job.closed
+    operands = job.hidden, job.weight, extra, job.ban, job.index, job.count, partial, ids, mass, peaks
     sweep[(min(job.programs, job.items),)](
         *operands,
         *job.sizes,
         job.items,
         job.scale,
-        DRAW=draw,
-        SAME=job.same,
+        OWN=job.own,
         FLAT=config.flat,
         EVEN=job.hidden.shape[2] % config.depth == 0,
         FULL=len(job.weight) % config.columns == 0,
@@ -240,15 +257,16 @@ def _merge(
     from unmask.kernels.finish import merge
 
     tokens = None if tokens is None else tokens.contiguous()
-    operands = job.hidden, job.weight, job.extra, job.index, job.count, tokens, *parts, best, numbers, bases
+    operands = job.hidden, job.weight, job.extra, job.banned, job.index, job.count, tokens, *parts, best, numbers, bases
     merge[(_ceil(job.places, MERGED),)](
         *operands,
         *job.sizes,
         job.items,
         job.places,
         best.numel(),
+        0 if job.banned is None else len(job.banned),
         job.scale,
-        SAME=job.same,
+        OWN=job.own,
         PROGRAMS=job.programs,
         WAVES=job.config.waves,
         BLOCK_M=job.config.rows,
@@ -268,8 +286,8 @@ def _draw(job: _Job, dice: Tensor, token: Tensor, numbers: Tensor) -> None:
     mass = torch.empty(job.places, pieces, device=device)
     peaks = torch.empty(job.places, job.tiles, device=device)
     bases = torch.empty(4, job.places, device=device)
-    _merge(job, _sweep(job, True, mass, peaks), token, numbers, bases=bases)
-    operands = job.hidden, job.weight, job.extra, job.ban, job.index, job.count, dice.contiguous(), mass, peaks, bases
+    _merge(job, _sweep(job, mass, peaks), token, numbers, bases=bases)
+    operands = job.hidden, job.weight, job.closed, job.index, job.count, dice.contiguous(), mass, peaks, bases
     pick[(job.places,)](
         *operands,
         token,
@@ -280,6 +298,6 @@ def _draw(job: _Job, dice: Tensor, token: Tensor, numbers: Tensor) -> None:
         job.scale,
         BLOCK_N=config.columns,
         PIECE=config.piece,
-        PIECES=1 << (pieces - 1).bit_length(),
+        PIECES=max(16, 1 << (pieces - 1).bit_length()),
         BLOCK_D=256 // job.hidden.element_size(),
     )

@@ -24,8 +24,8 @@ def _gather(partial, ids, stride, at, inside, scale):
 
 
 @triton.jit
-def _standing(hidden, weight, extra, position, token, known, L, D, hb, hl, hd, wv, wd,
-              ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+def _logit(hidden, weight, extra, position, token, known, L, D, hb, hl, hd, wv, wd,
+           ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
     """The logit of one token for each row, where it has one."""
     inner = tl.arange(0, BLOCK_D)
     left = hidden + ((position // L) * hb + (position % L) * hl)[:, None] + inner[None, :] * hd
@@ -41,15 +41,16 @@ def _standing(hidden, weight, extra, position, token, known, L, D, hb, hl, hd, w
     return scores
 
 
-@triton.jit(do_not_specialize=["index", "count", "L", "items", "places", "positions"])
+@triton.jit(do_not_specialize=["index", "count", "L", "items", "places", "positions", "bans"])
 def merge(
-    hidden, weight, extra, index, count, tokens, partial, ids, best_out, out, bases,  # pointers
-    L, D, V, hb, hl, hd, wv, wd, items, places, positions, scale,
-    SAME: tl.constexpr, PROGRAMS: tl.constexpr, WAVES: tl.constexpr,
+    hidden, weight, extra, banned, index, count, tokens, partial, ids, best_out, out, bases,  # pointers
+    L, D, V, hb, hl, hd, wv, wd, items, places, positions, bans, scale,
+    OWN: tl.constexpr, PROGRAMS: tl.constexpr, WAVES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Join the splits; write the fields of Raw to `out` [5, positions], or without `tokens` those of Drawn.
 
+    Without OWN the model's own distribution differs from the one drawn from by the ids in `banned` [bans] alone.
     `bases` [4, places] gets high and total, of the distribution drawn from and of the model's own, by row.
     """
     asked = tl.load(count).to(tl.int32)
@@ -75,7 +76,7 @@ def merge(
         high, total, slope, second, best = meet(
             high, total, slope, second, best, high2, total2, slope2, second2, best2, scale
         )
-        if tokens is None:
+        if OWN:
             owns = tl.load(partial + 4 * stride + at, mask=inside, other=NONE)
             parts = tl.load(partial + 5 * stride + at, mask=inside, other=0.0)
             top = tl.max(owns, 0)
@@ -90,8 +91,13 @@ def merge(
     position = tl.load(index + place, mask=here, other=0)
     tl.store(best_out + position, best.to(tl.int64), mask=here)
     if tokens is None:
-        if SAME:
-            own, owned = heap(high, total, own, owned, LOG2E)
+        if not OWN:
+            own, owned = high, total
+            if banned is not None:
+                for i in range(bans):
+                    token = tl.load(banned + i) + position * 0
+                    x = _logit(hidden, weight, extra, position, token, here, L, D, hb, hl, hd, wv, wd, ROWS, BLOCK_D)
+                    own, owned = heap(own, owned, x, tl.full((ROWS,), 1.0, tl.float32), LOG2E)
         chance = high - own - tl.log2(owned) * LN2
         tl.store(out + position, chance, mask=here)
         tl.store(out + positions + position, -bits * LN2, mask=here)
@@ -104,7 +110,7 @@ def merge(
     else:
         token = tl.load(tokens + position, mask=here, other=0)
         known = here & (token < V)
-        stands = _standing(hidden, weight, extra, position, token, known, L, D, hb, hl, hd, wv, wd, ROWS, BLOCK_D)
+        stands = _logit(hidden, weight, extra, position, token, known, L, D, hb, hl, hd, wv, wd, ROWS, BLOCK_D)
         stands = tl.where(known, stands - high - bits * LN2, NONE)
         tl.store(out + position, entropy, mask=here)
         tl.store(out + positions + position, high + tl.log2(total) * LN2, mask=here)
@@ -115,10 +121,9 @@ def merge(
 
 @triton.jit(do_not_specialize=["index", "count", "L", "places", "positions"])
 def pick(
-    hidden, weight, extra, ban, index, count, dice, mass, peaks, bases, token_out, out,  # pointers
+    hidden, weight, extra, index, count, dice, mass, peaks, bases, token_out, out,  # pointers
     L, D, V, hb, hl, hd, wv, wd, places, positions, scale,
-    BLOCK_N: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    BLOCK_N: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One row: the piece of the vocabulary by inverse CDF over `mass`, then the token within it."""
     place = tl.program_id(0).to(tl.int64)
@@ -153,11 +158,8 @@ def pick(
     logits = tl.sum(sums, 1)
     if extra is not None:
         logits += tl.load(extra + columns, mask=columns < V, other=0.0)
-    kept = columns < V
-    if ban is not None:
-        kept = kept & (tl.load(ban + columns, mask=columns < V, other=0.0) == 0.0)
-    allowed = tl.where(kept, logits, NONE)
-    chance = tl.exp2((allowed - tl.max(allowed, 0)) * scale).to(tl.float64)
+    logits = tl.where(columns < V, logits, NONE)
+    chance = tl.exp2((logits - tl.max(logits, 0)) * scale).to(tl.float64)
     last = tl.max(tl.where(chance > 0.0, lane, 0), 0)
     reached = tl.cumsum(chance, 0)
     chosen = tl.minimum(tl.min(tl.where(reached >= part * tl.sum(chance, 0), lane, PIECE), 0), last)

@@ -40,8 +40,7 @@ def _dot(rows, weight, columns, D, V, hd, wv, wd, BLOCK_M: tl.constexpr, BLOCK_N
 @triton.jit
 def _account(
     x, tile, place, inside, extra, ban, mass, peaks, high, total, slope, second, best, own, owned, V, tiles, scale,
-    DRAW: tl.constexpr, SAME: tl.constexpr, FULL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PIECE: tl.constexpr,
+    OWN: tl.constexpr, FULL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """The numbers so far and those of the logits x of one more tile."""
     columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -49,16 +48,11 @@ def _account(
         x += tl.load(extra + columns, mask=columns < V, other=NONE)[None, :]
     elif not FULL:
         x += tl.where(columns < V, 0.0, NONE)[None, :]
-    if DRAW and not SAME:
+    if OWN:
         own2, owned2 = amount(x, LOG2E)
         own, owned = heap(own, owned, own2, owned2, LOG2E)
     if ban is not None:
-        out = tl.load(ban + columns, mask=columns < V, other=0.0)
-        if SAME:  # noqa: SIM102 (this is known when compiling, the other is not)
-            if tl.min(out, 0) < 0.0:
-                own2, owned2 = amount(tl.where(out[None, :] < 0.0, x, NONE), LOG2E)
-                own, owned = heap(own, owned, own2, owned2, LOG2E)
-        x += out[None, :]
+        x += tl.load(ban + columns, mask=columns < V, other=0.0)[None, :]
     high2, total2, slope2, second2, best2, e = measure(x, columns, scale)
     if mass is not None:
         pieces: tl.constexpr = BLOCK_N // PIECE
@@ -77,15 +71,14 @@ def _account(
 def sweep(
     hidden, weight, extra, ban, index, count, partial, ids, mass, peaks,  # pointers
     L, D, V, hb, hl, hd, wv, wd, items, scale,
-    DRAW: tl.constexpr, SAME: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr,
+    OWN: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr,
     PRECISION: tl.constexpr, PROGRAMS: tl.constexpr, WAVES: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """The numbers of every block of rows in every split of the vocabulary: `partial` [4 or 6, items, BLOCK_M], `ids`.
 
-    `extra` [V] is added to the logits. DRAW: the numbers are those of the distribution drawn from, under `ban` [V] and
-    `scale`, with high and total of the model's own beside them, or of the banned ids only where nothing else differs
-    (SAME). The totals of every PIECE columns go to `mass`, and what they are relative to to `peaks`, by row. FLAT:
+    `extra` [V] is added to the logits, and then `ban` [V]. OWN: high and total before bans and `scale` come after the
+    numbers. The totals of every PIECE columns go to `mass`, and what they are relative to to `peaks`, by row. FLAT:
     tiles and depth are one loop, so that the next tile is on its way while one is summed up.
     """
     asked = tl.load(count).to(tl.int32)
@@ -128,7 +121,7 @@ def sweep(
                 if k == steps - 1:
                     high, total, slope, second, best, own, owned = _account(
                         scores, tile, place, inside, extra, ban, mass, peaks, high, total, slope, second, best, own,
-                        owned, V, tiles, scale, DRAW, SAME, FULL, BLOCK_M, BLOCK_N, PIECE,
+                        owned, V, tiles, scale, OWN, FULL, BLOCK_M, BLOCK_N, PIECE,
                     )  # fmt: skip
                     scores = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         else:
@@ -137,7 +130,7 @@ def sweep(
                 x = _dot(rows, weight, columns, D, V, hd, wv, wd, BLOCK_M, BLOCK_N, BLOCK_K, EVEN, PRECISION)
                 high, total, slope, second, best, own, owned = _account(
                     x, tile, place, inside, extra, ban, mass, peaks, high, total, slope, second, best, own,
-                    owned, V, tiles, scale, DRAW, SAME, FULL, BLOCK_M, BLOCK_N, PIECE,
+                    owned, V, tiles, scale, OWN, FULL, BLOCK_M, BLOCK_N, PIECE,
                 )  # fmt: skip
         at = (block * splits + split) * BLOCK_M + lanes
         stride = items * BLOCK_M
@@ -146,6 +139,6 @@ def sweep(
         tl.store(partial + 2 * stride + at, slope)
         tl.store(partial + 3 * stride + at, second)
         tl.store(ids + at, best)
-        if DRAW:
+        if OWN:
             tl.store(partial + 4 * stride + at, own)
             tl.store(partial + 5 * stride + at, owned)

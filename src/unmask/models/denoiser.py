@@ -38,7 +38,7 @@ def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [
     """`F.linear`, but half precision is summed and kept in float32."""
     if weight.dtype in (torch.float32, torch.float64):
         return F.linear(hidden, weight, bias)
-    if hidden.is_cuda and torch.__version__ >= "2.8":
+    if hidden.is_cuda and len(hidden) and torch.__version__ >= "2.8":
         scores = torch.mm(hidden, weight.mT, out_dtype=torch.float32)
     else:
         exact = hidden.float()
