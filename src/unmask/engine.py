@@ -7,7 +7,7 @@ evaluates nothing that best-of-n does not. Tokens are drawn after resampling.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -78,6 +78,8 @@ class Way:
     rules: Rules = Rules()
     asks: bool = True  # leave out rows that need no call, for which the host waits for the device
     shares: bool = True  # equal canvases of a prompt are computed once
+    weigh: Callable[..., Raw] = read.weigh
+    draw: Callable[..., Drawn] = read.draw
 
     def active(self, state: State, step: Step) -> Tensor:  # [B] bool
         """The rows that take this step."""
@@ -264,7 +266,7 @@ def _weigh(way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | N
     if not way.asks or bool(need.any()):
         assert sight.hidden is not None
         ask = _leads(first, need.any(1))[:, None] & need
-        fresh = read.weigh(sight.hidden, way.denoiser.head, ask, state.tokens)
+        fresh = way.weigh(sight.hidden, way.denoiser.head, ask, state.tokens)
         bad = ask & ~fresh.normaliser.isfinite()
         empty = bad & fresh.normaliser.isneginf()
         faults.note("empty", empty.any(1))
@@ -287,7 +289,7 @@ def _turn(way: Way, state: State, sight: Sight, step: Step, faults: Faults) -> T
     def draw(where: Tensor) -> Drawn:
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
             return read.most_probable(raw)
-        drawn = read.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how)
+        drawn = way.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how)
         faults.note("banned", (where & drawn.log.isnan()).any(1))
         return drawn
 

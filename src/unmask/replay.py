@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask import engine, fused
+from unmask import engine, fused, read
 from unmask.engine import Moment, Sight, Tally, Way, advance, blind, finish
 from unmask.faults import Faults
+from unmask.models.compiled import is_compiled
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
-from unmask.models.wrap import Chunked, Guided, layers
+from unmask.models.wrap import Chunked, Guided, Wrapped, layers
 from unmask.read import RAW, Raw
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
@@ -90,6 +92,19 @@ def _next(way: Way, carry: Carry, every: Tensor | None) -> tuple[Carry, Moment]:
 def _signal(way: Way, state: State, step: Tensor, code: Tensor) -> Tensor:
     alive = way.active(state, step).view(-1, state.particles).any(1)
     return torch.cat([alive.long(), code[None]])
+
+
+@lru_cache(maxsize=1)
+def _compiled_next() -> Callable[[Way, Carry, Tensor | None], tuple[Carry, Moment]]:
+    """`_next` with its small operations compiled into few; the network and the sweeps are as they were."""
+    disable: Callable[..., Any] = torch.compiler.disable
+    apart = {name: disable(getattr(read, name)) for name in ("weigh", "draw")}
+
+    class Apart(Wrapped):
+        look = disable(lambda self, state, rows: self.inner.look(state, rows))
+
+    step = torch.compile(_next, dynamic=False)
+    return lambda way, carry, every: step(replace(way, denoiser=Apart(way.denoiser), **apart), carry, every)
 
 
 class Recorded:
@@ -183,7 +198,8 @@ class _Part:
         due = self.way.search.resamples and any(self.step % interval == 0 for interval in self.every)
         if due not in self.recorded:
             every = self.intervals if due else None
-            self.recorded[due] = Recorded(partial(_next, self.way, every=every), self.carry)
+            step = _compiled_next() if is_compiled(self.way.denoiser) else _next
+            self.recorded[due] = Recorded(lambda carry: step(self.way, carry, every), self.carry)
         moment = self.recorded[due].play(self.step)
         self.signals.send(self.step)
         if self.step > self.began:

@@ -11,7 +11,7 @@ import torch
 from unmask.errors import SettingError
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
-from unmask.models.wrap import innermost
+from unmask.models.wrap import innermost, layers
 
 
 def compiled(denoiser: Denoiser) -> Denoiser:
@@ -28,3 +28,8 @@ def compiled(denoiser: Denoiser) -> Denoiser:
         return replace(inner, compiled=torch.compile(inner.network, dynamic=False))
 
     return innermost(denoiser, change)
+
+
+def is_compiled(denoiser: Denoiser) -> bool:
+    """Whether its network is compiled."""
+    return any(isinstance(layer, Transformer) and layer.compiled is not None for layer in layers(denoiser))
