@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from unmask.kernels.numbers import FAINT, FAR, LN2, LOG2E, NAN, NONE, heap, meet, plan
+from unmask.kernels.numbers import FAINT, FAR, LN2, LOG2E, NONE, heap, meet, plan
 
 
 @triton.jit
@@ -83,7 +83,7 @@ def merge(
             base = tl.where(top == NONE, 0.0, top)
             own, owned = heap(own, owned, top, tl.sum(parts * tl.exp2((owns - base[None, :]) * LOG2E), 0), LOG2E)
 
-    bits = tl.where(total > 0.0, tl.log2(total), NAN)  # where there is no distribution, there are no logs
+    bits = tl.where(total > 0.0, tl.log2(total), float("nan"))  # where there is no distribution, there are no logs
     entropy = (bits - slope / total) * LN2
     entropy = tl.where(entropy < 0.0, 0.0, entropy)
     second = ((second - high) * scale - bits) * LN2
@@ -164,7 +164,7 @@ def pick(
     reached = tl.cumsum(chance, 0)
     chosen = tl.minimum(tl.min(tl.where(reached >= part * tl.sum(chance, 0), lane, PIECE), 0), last)
     logit = tl.sum(tl.where(lane == chosen, logits, 0.0), 0)
-    bits = tl.where(total > 0.0, tl.log2(total), NAN)
+    bits = tl.where(total > 0.0, tl.log2(total), float("nan"))
     tl.store(token_out + position, tl.minimum(found * PIECE + chosen, V - 1).to(tl.int64))
     tl.store(out + position, logit - own - tl.log2(owned) * LN2)
     tl.store(out + positions + position, ((logit - high) * scale - bits) * LN2)

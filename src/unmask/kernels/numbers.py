@@ -10,7 +10,6 @@ import triton.language as tl
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 NONE: tl.constexpr = tl.constexpr(float("-inf"))
-NAN: tl.constexpr = tl.constexpr(float("nan"))
 FAINT: tl.constexpr = tl.constexpr(-1000.0)  # 2^FAINT is 0, and 0 · FAINT is too
 FAR: tl.constexpr = tl.constexpr(2147483647)
 
