@@ -1,0 +1,142 @@
+"""On a GPU: recorded steps give what steps with questions give, and no step waits for the device."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+
+from unmask import SAMPLERS, SEARCHES, Recipe, decode_batch, engine, load, replay
+from unmask.background import count
+from unmask.decode import prepare
+from unmask.engine import Way
+from unmask.errors import ModelError
+from unmask.models.compiled import compiled
+from unmask.models.sizes import make
+from unmask.models.transformer import random_transformer
+from unmask.prompt import from_prompt
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+PROMPTS = ["a cat", "what is this, a dog"]
+
+
+def both(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, model=None):
+    """The results of recorded steps, and those of steps with questions."""
+    model = model or load("random", "cuda")
+    found = decode_batch(model, PROMPTS, recipe=recipe)
+    monkeypatch.setattr(replay, "can", lambda way, state: False)
+    return found, decode_batch(model, PROMPTS, recipe=recipe)
+
+
+def assert_same(one, other) -> None:
+    for a, b in zip(*(one, other), strict=True):
+        assert [p.tokens for p in a.particles] == [p.tokens for p in b.particles]
+        assert (a.chosen, a.steps, a.calls, a.evaluations) == (b.chosen, b.steps, b.calls, b.evaluations)
+        assert a.path_entropy == pytest.approx(b.path_entropy, abs=1e-4)
+        assert [p.origin for p in a.particles] == [p.origin for p in b.particles]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_and_search(sampler: str, search: str, tmp_path, monkeypatch) -> None:
+    extra = {}
+    if sampler == "pc":
+        count(["the cat sat on the mat"], load("random").tokenizer.encode).save(tmp_path / "table.json")
+        extra = {"background": str(tmp_path / "table.json")}
+    steps = {"steps": 5} if sampler in ("ancestral", "dream") else {}
+    recipe = Recipe(sampler, search, length=12, temperature=0.8, late=("eos",), **extra, **steps)
+    assert_same(*both(recipe, monkeypatch))
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.0, "ban": (3, 4)}, {"guidance": 1.5}], ids=str)
+def test_steps_are_recorded(options, monkeypatch) -> None:
+    """None of this passes because everything asks."""
+    recipe = Recipe(**{"sampler": "uniform", "search": "smc", "length": 12, "temperature": 1.0, **options})
+    played = []
+    real = replay.Recorded.play
+    monkeypatch.setattr(replay.Recorded, "play", lambda self, step: played.append(step) or real(self, step))
+    assert_same(*both(recipe, monkeypatch))
+    assert played == list(range(1, 12))
+
+
+def walk_of(model, recipe: Recipe, length: int):
+    rows = [from_prompt(model, [1, 2, 3], length), from_prompt(model, [4, 5, 6], length)]
+    return replay.walk(*prepare(model, rows, [0, 1], recipe))
+
+
+@pytest.mark.parametrize("search", ["vanilla", "best-of-n", "smc"])
+@pytest.mark.parametrize("sampler", ["uniform", "confidence", "entropy", "margin", "eb", "fast-dllm", "semi-ar", "p2"])
+def test_no_step_waits(sampler: str, search: str) -> None:
+    extra = {"every": 2} if search == "smc" else {}
+    recipe = Recipe(sampler, search, length=24, temperature=1.0, **extra)
+    moments = walk_of(random_transformer("cuda"), recipe, 24)
+    list(islice(moments, 4))  # the first step, and both kinds of step recorded
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in islice(moments, 6):
+            pass
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    list(moments)
+
+
+def test_broken_logits_are_told() -> None:
+    model = random_transformer("cuda")
+    moments = walk_of(model, Recipe("uniform", length=12, temperature=1.0), 12)
+    with pytest.raises(ModelError, match="NaN or"):
+        for moment in moments:
+            if moment.step == 4:
+                model.network.norm.weight.data.fill_(torch.nan)
+
+
+def test_prompts_that_end_sooner_are_left_out(monkeypatch) -> None:
+    model, sizes = load("random", "cuda"), []
+    real = replay.Recorded.__init__
+    monkeypatch.setattr(
+        replay.Recorded, "__init__", lambda self, step, carry: sizes.append(len(carry.rows)) or real(self, step, carry)
+    )
+    canvases = [[1, *[model.vocab.mask] * holes, 2] for holes in (20, 2, 3, 2, 11)]
+    recipe = Recipe("confidence", "best-of-n", particles=3, temperature=1.0)
+    found = decode_batch(model, canvases=canvases, recipe=recipe)
+    monkeypatch.setattr(replay, "can", lambda way, state: False)
+    assert_same(found, decode_batch(model, canvases=canvases, recipe=recipe))
+    assert min(sizes) == 3 and max(sizes) == 15
+
+
+def test_a_compiled_network() -> None:
+    """Compiled numbers may differ in their last bits, so tokens are only nearly always the same."""
+    model = load("random", "cuda")
+    recipe = Recipe("uniform", "smc", length=24, temperature=1.0, particles=4, every=6)
+    one, two = (decode_batch(each, PROMPTS, recipe=recipe) for each in (model, compiled(model)))
+    for a, b in zip(one, two, strict=True):
+        assert a.evaluations == b.evaluations and a.path_entropy == pytest.approx(b.path_entropy, abs=0.05)
+
+
+def test_memory_of_a_step() -> None:
+    """8 × 1,024 masked positions and 126,464 tokens: a step takes next to nothing beyond the network."""
+    model = make("tiny", torch.device("cuda"), torch.bfloat16)
+    shape, device = (8, 1024), model.device
+    hidden = torch.randn(*shape, 4096, device=device, dtype=torch.bfloat16, generator=torch.Generator(device))
+    weight = torch.randn(126_464, 4096, device=device, dtype=torch.bfloat16, generator=torch.Generator(device))
+    from unmask import read
+    from unmask.models.denoiser import Head
+
+    head, everywhere = Head(len(weight), weight / 64), torch.ones(shape, dtype=torch.bool, device=device)
+    noise = torch.rand(shape, device=device, dtype=torch.float64, generator=torch.Generator(device))
+    for how in (read.Draw(1.0), read.Draw(0.7, ban=(5,)), read.Draw(1.0, top_p=0.9), read.Draw(1.0, top_k=50)):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        read.weigh(hidden, head, everywhere, torch.zeros(shape, dtype=torch.int64, device=device))
+        read.draw(hidden, head, everywhere, noise, how)
+        torch.cuda.synchronize()
+        assert torch.cuda.max_memory_allocated() - before <= 256 * 2**20, how
+
+
+def test_what_cannot_be_recorded_asks() -> None:
+    model = load("random", "cuda", torch.float64)
+    recipe = Recipe("uniform", length=4, temperature=1.0)
+    denoiser, state, sampler, search, rules = prepare(model, [from_prompt(model, [1], 4)], [0], recipe)
+    assert not replay.can(Way(denoiser, sampler, search, rules, asks=False), state)
+    assert len(list(engine.walk(denoiser, state, sampler, search, rules))) == 4
