@@ -6,7 +6,8 @@
 `sample` walks groups of 8 paths, random order at temperature 1, for each number of steps; each path is one sample, and
 the path of least entropy in its group is what best-of-n would have chosen. `judge` takes any causal model that
 transformers loads from DIR (with --gguf FILE from that file of it) and prints, for each number of steps: the
-correlation of path entropy with ln PPL, both means of ln PPL (all samples; the chosen of each group) and of diversity
+correlation of path entropy with ln PPL and the most that it could be (a sample has few tokens, so its ln PPL is noisy;
+how noisy, its even and odd tokens say), both means of ln PPL (all samples; the chosen of each group) and of diversity
 (entropy of the tokens of a sample, in nats), with 95 % bootstrap intervals over groups.
 """
 
@@ -56,8 +57,8 @@ def judge(args: argparse.Namespace) -> None:
     rows = [json.loads(line) for line in Path(args.file).read_text(encoding="utf-8").splitlines()]
     for begin in range(0, len(rows), args.together):
         some = rows[begin : begin + args.together]
-        for row, value in zip(some, log_perplexities(model, words, [row["text"] for row in some]), strict=True):
-            row["ln_ppl"] = value
+        for row, values in zip(some, log_perplexities(model, words, [row["text"] for row in some]), strict=True):
+            row["ln_ppl"], row["even"], row["odd"] = values
         print(f"{begin + len(some)} of {len(rows)}", file=sys.stderr, end="\r")
     found = {"judge": args.judge, "rows": len(rows), "date": time.strftime("%Y-%m-%d")}
     print(json.dumps({**found, "results": [figures(rows, steps) for steps in sorted({r["steps"] for r in rows})]}))
@@ -67,8 +68,8 @@ def judge(args: argparse.Namespace) -> None:
 
 
 @torch.no_grad()
-def log_perplexities(model, words, texts: list[str]) -> list[float]:
-    """Mean -log p of each text's tokens, a document beginning before the first one."""
+def log_perplexities(model, words, texts: list[str]) -> list[tuple[float, float, float]]:
+    """Mean -log p of each text's tokens, a document beginning before the first one: of all, of every other one."""
     first = words.bos_token_id if words.bos_token_id is not None else words.eos_token_id
     ids = [[first, *words(text, add_special_tokens=False)["input_ids"]] for text in texts]
     longest = max(map(len, ids))
@@ -76,7 +77,10 @@ def log_perplexities(model, words, texts: list[str]) -> list[float]:
     real = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids], device=model.device)
     logits = model(batch, attention_mask=real).logits[:, :-1].float()
     losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none")
-    return ((losses * real[:, 1:]).sum(1) / real[:, 1:].sum(1)).tolist()
+    even = torch.arange(losses.shape[1], device=losses.device) % 2 == 0
+    kinds = [real[:, 1:] * mask for mask in (torch.ones_like(even), even, ~even)]
+    means = [(losses * kind).sum(1) / kind.sum(1).clamp(min=1) for kind in kinds]
+    return list(zip(*(mean.tolist() for mean in means), strict=True))
 
 
 def diversity(tokens: list[int]) -> float:
@@ -90,12 +94,15 @@ def figures(rows: list[dict], steps: int) -> dict:
     table = {name: np.array([row[key] for row in rows]).reshape(-1, 8) for name, key in names.items()}
     spread = np.array([diversity(row["tokens"]) for row in rows]).reshape(-1, 8)
     chosen = np.array([row["chosen"] for row in rows]).reshape(-1, 8)
+    halves = [np.array([row[name] for row in rows]).reshape(-1, 8) for name in ("even", "odd")]
     assert (chosen.sum(1) == 1).all()
 
     def measured(pick: np.ndarray) -> dict[str, float]:
         entropy, quality, kinds, one = (a[pick] for a in (table["entropy"], table["quality"], spread, chosen))
+        agree = float(np.corrcoef(*(half[pick].ravel() for half in halves))[0, 1])
         return {
             "correlation": float(np.corrcoef(entropy.ravel(), quality.ravel())[0, 1]),
+            "ceiling": max(0.0, 2 * agree / (1 + agree)) ** 0.5,
             "ln_ppl": float(quality.mean()),
             "ln_ppl_chosen": float(quality[one].mean()),
             "ln_ppl_gain": float(quality.mean() - quality[one].mean()),
