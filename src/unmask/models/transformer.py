@@ -64,19 +64,33 @@ class Transformer:
         With `kept`, only columns from `start` on are computed; before them there are zeros.
         """
         start = max(0, start - self.shift)  # the first prediction then needs the output before it
-        columns, attend = state.columns[rows], state.attend[rows]
+        columns, waves = self._columns(state, rows)
         sigma = None if self.noise is None else self.noise(state.time[rows])
-        seen = attend if state.padded else None  # without a mask attention takes its fast path
+        seen = state.attend[rows] if state.padded else None  # without a mask attention takes its fast path
         run: Callable[..., tuple[Tensor, list[Pair]]] = self.network
         if self.compiled is not None and len(rows) == len(state.tokens):
             run = self.compiled
-        waves = self.network.waves(columns)
         hidden, used = run(state.tokens[rows], columns, seen, sigma, kept, start, keep, waves)
         if start:
             hidden = torch.nn.functional.pad(hidden, (0, 0, start, 0))
         if self.shift:  # the first real token has no left neighbour and keeps its own output
             hidden = torch.where(columns[:, :, None] > 0, hidden.roll(1, 1), hidden)
         return hidden, used
+
+    def _columns(self, state: State, rows: Tensor) -> tuple[Tensor, Pair | None]:
+        """The columns of these rows, [1, L] where all have the same, and their rotary waves."""
+        if state.padded:
+            columns = state.columns[rows]
+            return columns, self.network.waves(columns)
+        length = state.tokens.shape[1]
+        if length not in self._same:
+            columns = torch.arange(length, device=self.device)[None]
+            self._same[length] = columns, self.network.waves(columns)
+        return self._same[length]
+
+    @cached_property
+    def _same(self) -> dict[int, tuple[Tensor, Pair | None]]:
+        return {}
 
 
 def random_transformer(
