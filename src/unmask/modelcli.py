@@ -258,7 +258,8 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", metavar="FILE", help=about)
     parser.add_argument("--bits", type=int, default=16, choices=(8, 16), help="of a weight in the written model [16]")
     parser.add_argument("--exclude", nargs="+", metavar="FILE", help="countdown: problems never to train on")
-    parser.add_argument("--corpus", nargs="+", metavar="FILE", help="text: what to train on; .txt, .txt.xz or .txt.gz")
+    about = "text: what to train on, .txt, .txt.xz or .txt.gz; sudoku: puzzles with one solution, to train on as well"
+    parser.add_argument("--corpus", nargs="+", metavar="FILE", help=about)
     parser.add_argument("--heldout", metavar="FILE", help="text: what to validate on")
     parser.add_argument(
         "--tokenizer", dest="tokenizer_file", metavar="FILE", help="text: a tokenizer.json, not one of the corpus"

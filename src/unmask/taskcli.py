@@ -218,6 +218,10 @@ def run_puzzles(args: Namespace) -> None:
     own, other = ("clues", "numbers") if args.task == "sudoku" else ("numbers", "clues")
     if getattr(args, other) is not None:
         raise InputError(f"--{other} has no effect on {args.task}", f"it has --{own}")
+    if args.answers and (args.solved or args.task != "sudoku"):
+        raise InputError(
+            "--answers is for Sudokus to solve", "leave it out: countdown has them, solved boards are them"
+        )
     if args.solved and args.clues is not None:
         raise InputError("--clues has no effect on solved boards", "leave one of them out")
     if getattr(args, own) is None:
@@ -243,7 +247,11 @@ BOUNDS = {"count": (1, 10**7), "clues": (17, 81), "numbers": (countdown.LEAST, c
 def _boards(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
     order = Random(args.seed)
     for grid in grids(args.count, dice).tolist():
-        yield sudoku.write(grid) if args.solved else sudoku.write(sudoku.puzzle(grid, args.clues, order))
+        if args.solved:
+            yield sudoku.write(grid)
+        else:
+            made = sudoku.write(sudoku.puzzle(grid, args.clues, order))
+            yield f"{made} {sudoku.write(grid)}" if args.answers else made
 
 
 def _problems(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
@@ -261,5 +269,6 @@ def add_puzzles(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="equal seeds and counts give equal puzzles [0]"
     )
+    parser.add_argument("--answers", action="store_true", help="sudoku: the solution after each, for `train --corpus`")
     parser.add_argument("--solved", action="store_true", help="full rows as the model reads them, for `frequencies`")
     parser.add_argument("-o", "--output", metavar="FILE", help="instead of printing them")

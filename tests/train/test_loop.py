@@ -402,7 +402,7 @@ def test_the_rate_rises_and_falls():
         (["sudoku", "d", "--steps", "1", "--optimizer", "mun"], "did you mean 'muon'?"),
         (["sudoku", "d", "--steps", "1", "--device", "nowhere"], "cannot load sudoku on nowhere"),
         (["sudoku", "d", "--steps", "1", "--bits", "4"], "--bits"),
-        (["sudoku", "d", "--steps", "1", "--corpus", "d"], "--corpus has no effect on sudoku"),
+        (["countdown", "d", "--steps", "1", "--corpus", "d"], "--corpus has no effect on countdown"),
     ],
 )
 def test_bad_commands_are_one_line(given, said, tmp_path, monkeypatch, capsys):

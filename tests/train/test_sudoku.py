@@ -34,6 +34,7 @@ from unmask.sudoku import (
 )
 from unmask.train.grids import grids
 from unmask.train.log import LOG
+from unmask.train.sudoku import Grids, read_pool
 
 EASY = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 DONE = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -166,6 +167,31 @@ def test_every_digit_is_as_likely_everywhere():
     made = grids(9000, np.random.default_rng(0))
     counts = np.stack([(made == digit).sum(0) for digit in range(1, 10)])  # [9, 81], 1000 expected
     assert np.abs(counts - 1000).max() < 5.5 * (9000 * 8 / 81) ** 0.5
+
+
+def test_batches_of_puzzles(tmp_path, monkeypatch, capsys):
+    """Only the blanks of puzzles are open, of new ones or of those of a file, each turned into another as hard."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["puzzles", "sudoku", "--count", "3", "--clues", "30", "--answers", "-o", "with.txt"]) == 0
+    assert main(["puzzles", "sudoku", "--count", "3", "--clues", "30", "-o", "without.txt"]) == 0
+    pool = read_pool("with.txt")
+    assert pool.shape == (3, 2, CELLS) and np.array_equal(pool, read_pool("without.txt"))
+    for source in (Grids(pool=pool), Grids()):
+        kinds = [source.batch(number, 40) for number in range(12)]
+        dug = [(whole, open) for whole, open in kinds if open.ndim == 2]
+        assert 3 < len(dug) < 12
+        for whole, open in dug[:2]:
+            for board, blank in zip((whole + 1).tolist()[::13], open.tolist()[::13], strict=True):
+                assert clash(board) is None
+                assert solutions([0 if hole else digit for digit, hole in zip(board, blank, strict=True)]) == [board]
+            assert len(np.unique(whole, axis=0)) == 40
+
+
+@pytest.mark.parametrize("bad", [DONE[:40] + "." * 41, EASY + " " + DONE[::-1], "." * 80])
+def test_what_cannot_be_trained_on(bad, tmp_path):
+    (tmp_path / "p.txt").write_text(f"{EASY}\n{bad}\n" if len(bad) != 80 else bad)
+    with pytest.raises(InputError, match="no puzzle to train on" if len(bad) != 80 else "there is no Sudoku"):
+        read_pool(str(tmp_path / "p.txt"))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

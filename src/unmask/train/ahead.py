@@ -29,12 +29,21 @@ class Source(Protocol):
         ...
 
 
-def _quiet() -> None:
+_source: Source  # of a worker
+
+
+def _begin(source: Source) -> None:
     """A worker has one thread, leaves Ctrl-C to its parent and goes after it, which has to compile first."""
+    global _source
+    _source = source
     torch.set_num_threads(1)
     if hasattr(os, "nice"):
         os.nice(5)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _batch(number: int, size: int) -> tuple[Numbers, Numbers]:
+    return _source.batch(number, size)
 
 
 class Ahead:
@@ -44,8 +53,9 @@ class Ahead:
         self.source, self.seed, self.size, self.next = source, seed, size, first
         fresh = get_context("spawn")  # a fork would share the state of CUDA
         self.pool: Executor = ThreadPoolExecutor(1)
-        if workers:  # one thread each, or they would get into each other's way
-            self.pool = ProcessPoolExecutor(workers, fresh, _quiet)
+        self.make = source.batch
+        if workers:  # each is given the source once: it may hold much
+            self.pool, self.make = ProcessPoolExecutor(workers, fresh, _begin, (source,)), _batch
         self.depth = 2 + 3 * workers
         self.waiting: list[Future[tuple[Numbers, Numbers]]] = []
 
@@ -56,7 +66,7 @@ class Ahead:
         while True:
             while len(self.waiting) < self.depth:
                 number = self.seed * 2**32 + self.next
-                self.waiting.append(self.pool.submit(self.source.batch, number, self.size))
+                self.waiting.append(self.pool.submit(self.make, number, self.size))
                 self.next += 1
             yield self.waiting.pop(0).result()
 

@@ -19,7 +19,7 @@ class Options:
     directory: Path
     held: int = 256  # examples to validate on, of each kind
     exclude: tuple[str, ...] = ()  # files of problems that must not be trained on
-    corpus: tuple[str, ...] = ()  # text files to train on
+    corpus: tuple[str, ...] = ()  # files of texts or puzzles to train on
     heldout: str | None = None  # a text file to validate on
     tokenizer: str | None = None  # a tokenizer.json instead of one made of the corpus
     weights: Path | None = None  # the model.safetensors that training starts from
