@@ -77,7 +77,7 @@ class Way:
     search: Search
     rules: Rules = Rules()
     asks: bool = True  # leave out rows that need no call, for which the host waits for the device
-    shares: bool = True  # equal canvases of a prompt are computed once
+    shares: bool = True  # equal canvases of a prompt are computed once, not only given the same numbers
     weigh: Callable[..., Raw] = read.weigh
     draw: Callable[..., Drawn] = read.draw
 
@@ -208,7 +208,7 @@ def _first_equal(way: Way, state: State, sight: Sight, want: Tensor) -> Tensor |
     Equal canvases must have equal numbers to the last bit, whatever a kernel does with their places in a batch:
     otherwise rounding would decide between twins, and differently in another batch.
     """
-    if state.particles == 1 or not way.shares:
+    if state.particles == 1:
         return None
     words = dice.words(state.tokens.shape[1], state.tokens.device)
     hashes = (state.tokens * words).sum(1).view(-1, state.particles)  # [P, K], 64 bits: no two meet by chance
@@ -225,9 +225,11 @@ def _first_equal(way: Way, state: State, sight: Sight, want: Tensor) -> Tensor |
     return (first + torch.arange(len(first), device=hashes.device)[:, None] * state.particles).view(-1)
 
 
-def _leads(first: Tensor | None, rows: Tensor) -> Tensor:  # [B] bool
+def _leads(way: Way, first: Tensor | None, rows: Tensor) -> Tensor:  # [B] bool
     """Those of the rows that are computed: of equal ones the first."""
-    return rows if first is None else rows & (first == torch.arange(len(first), device=first.device))
+    if first is None or not way.shares:
+        return rows
+    return rows & (first == torch.arange(len(first), device=first.device))
 
 
 def _look(
@@ -238,7 +240,7 @@ def _look(
     need = sight.stale & (want & ~sight.known).any(1)
     tally = tally.called(need, denoiser.cost)
     if way.asks:
-        rows = _leads(first, need).nonzero()[:, 0]
+        rows = _leads(way, first, need).nonzero()[:, 0]
         if not len(rows):
             return state, tally
     else:
@@ -265,7 +267,7 @@ def _weigh(way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | N
     need = want & ~sight.known
     if not way.asks or bool(need.any()):
         assert sight.hidden is not None
-        ask = _leads(first, need.any(1))[:, None] & need
+        ask = _leads(way, first, need.any(1))[:, None] & need
         fresh = way.weigh(sight.hidden, way.denoiser.head, ask, state.tokens)
         bad = ask & ~fresh.normaliser.isfinite()
         empty = bad & fresh.normaliser.isneginf()
