@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unmask.tasks import countdown, gsm8k, math500, sudoku4
+from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, sudoku4
 from unmask.tasks.shots import shots
 from unmask.tasks.task import Example, Outcome, Program, Run, Task
 
@@ -15,6 +15,11 @@ TASKS: dict[str, Task] = {
         countdown.DREAM,
         gsm8k.GSM8K,
         math500.MATH500,
+        gpqa.GPQA,
+        humaneval.HUMANEVAL,
+        humaneval.PLUS,
+        mbpp.MBPP,
+        mbpp.PLUS,
     )
 }
 

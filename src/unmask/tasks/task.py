@@ -89,6 +89,11 @@ class Task:
         """The generated text, up to the first stop string."""
         return text[: min((text.find(stop) for stop in self.stop if stop in text), default=len(text))]
 
+    def grades(self, text: str, example: Example) -> tuple[bool, bool]:
+        """Both verdicts on a generated text: as published, strict."""
+        said = self.cut(text)
+        return self.as_published(said, example), self.strict(said, example)
+
     def running(self, run: Run) -> Task:
         """The same task, with something that runs programs; only tasks of code need it."""
         if not self.programs:
