@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, sudoku4
+from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, sudoku4, sudoku9
 from unmask.tasks.shots import shots
 from unmask.tasks.task import Example, Outcome, Program, Run, Task
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
+        sudoku9.SUDOKU9,
         sudoku4.SUDOKU4,
         sudoku4.DREAM,
         countdown.COUNTDOWN,

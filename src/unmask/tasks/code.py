@@ -6,6 +6,7 @@ import ast
 import hashlib
 import math
 import re
+import warnings
 
 from unmask.tasks.task import Program
 
@@ -51,7 +52,7 @@ def sanitised(code: str, entry: str) -> str:
     text = longest(code.replace("\t", "    "))
     imports: list[str] = []
     named: dict[str, ast.stmt] = {}
-    for node in ast.parse(text).body:
+    for node in tree(text).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports.append(ast.unparse(node))
         else:
@@ -79,10 +80,17 @@ def longest(code: str, most: int = 100) -> str:
 
 def parses(code: str) -> bool:
     try:
-        ast.parse(code)
+        tree(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
+
+
+def tree(code: str) -> ast.Module:
+    """Python code, parsed without the warnings that a model's backslashes would give."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
 
 
 def _defined(node: ast.stmt) -> str | None:

@@ -29,7 +29,7 @@ def read_plus(path: Path) -> list[Example]:
 def described(row: files.Row) -> dict[str, object]:
     """The sentence and the asserts of a row of EvalPlus."""
     text = row["prompt"].strip().strip('"').strip().partition("\nassert")[0]
-    ahead, *asserts = re.split(r"(?:^|\n)(?=assert\b)", row["assertion"])
+    ahead, *asserts = re.split(r"(?:^|\n)(?=assert\b)", row["assertion"].rstrip())
     if not asserts:
         raise InputError(f"{row['task_id']} has no asserts", "give the file of EvalPlus")
     asserts[0] = (ahead + "\n" + asserts[0]).lstrip()  # a few rows import something first
