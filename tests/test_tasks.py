@@ -139,6 +139,12 @@ GRID = "4321\n1234\n3142\n2413"
         ("countdown", "3*6=18,18-2=16,16-1=15", False, False),
         ("countdown", "6×2=12, 12+3=15", False, True),
         ("countdown", "5*3=15", False, False),
+        ("countdown", "2*6=1 2,12+3=15", False, False),
+        ("countdown", "2*6=12,12+3=15.7", True, False),
+        ("countdown", "2*6=12,12+3=15=16", True, False),
+        ("countdown", "2*6=12,12+3=15+1", True, False),
+        ("countdown", "2*6=12, 12+3=15.0.", False, True),
+        ("countdown", "1.2*6=12,12+3=15", True, False),
         ("countdown-dream", "6*2=12, 12+3=15", False, True),
         ("gsm8k", " 12 dozens are 144", True, False),  # the last number, but nothing says that it is the answer
         ("gsm8k", " #### 144.00", False, True),
@@ -147,6 +153,7 @@ GRID = "4321\n1234\n3142\n2413"
         ("math500", "\\boxed{-\\frac{1}{2}}", True, False),
         ("math500", "\\boxed{\\dfrac12}", False, True),
         ("math500", "\\boxed{0.5}", False, True),
+        ("math500", "\\boxed{0.5.}", False, True),
     ],
 )
 def test_where_the_graders_differ(name, said, published, strict):

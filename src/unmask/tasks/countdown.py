@@ -12,8 +12,9 @@ from unmask.tasks import files
 from unmask.tasks.task import Example, Source, Task
 
 SIGNS = str.maketrans("×÷−", "*/-")  # how people write them
-STEP = r"[0-9(][0-9+\-*/() ]*= *[0-9]+"  # one equation, its left side being any arithmetic
-CHAIN = re.compile(rf"{STEP}(?: *, *{STEP})*")
+END = r"(?!\.?[0-9]| *=| *[-+*/] *[0-9(])"  # where a result is not the beginning of something longer
+STEP = rf"[0-9(][0-9+\-*/() ]*= *[0-9]+(?:\.0+)?{END}"  # one equation, its left side being any arithmetic
+CHAIN = re.compile(rf"(?<![0-9.+\-*/]){STEP}(?: *, *{STEP})*")
 PLAIN = re.compile(r"[0-9]+(?:[-+*/][0-9]+)*")  # arithmetic without brackets and blanks
 
 
@@ -98,7 +99,9 @@ def extract(text: str, example: Example) -> str | None:
     """The first chain of equations after the first `answer is`, or of the whole text where nobody says so."""
     said = re.split(r"answer is:?", text, maxsplit=1, flags=re.IGNORECASE)[-1]
     found = CHAIN.search(said.translate(SIGNS))
-    return None if found is None else found[0].replace(" ", "")
+    if found is None or re.search("[0-9] +[0-9]", found[0]):  # 3 0 is not 30
+        return None
+    return re.sub(r" |\.0+", "", found[0])
 
 
 def strict(text: str, example: Example) -> bool:

@@ -38,12 +38,12 @@ def substring(text: str, example: Example) -> bool:
 
 
 def extract(text: str, example: Example) -> str | None:
-    """What the last box holds, its braces matched; without a box the inside of the last <answer>."""
+    """What the last box holds, its braces matched, without a full stop; else the inside of the last <answer>."""
     found = boxed(text)
     if found is None:
         tags = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
         found = tags[-1] if tags else None
-    return None if found is None else found.strip().strip("$").strip()
+    return None if found is None else found.strip().strip("$").strip().removesuffix(".")
 
 
 def strict(text: str, example: Example) -> bool:
