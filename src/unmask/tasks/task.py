@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from unmask.errors import InputError
 
@@ -29,12 +29,16 @@ class Program:
     proof: str
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Protocol):
     """What became of a program."""
 
-    ended: bool  # by itself, in time, with status 0
-    output: str  # what it printed, at least the end of it
+    @property
+    def ok(self) -> bool:
+        """It ended by itself, in time, with status 0."""
+
+    @property
+    def stdout(self) -> str:
+        """What it printed."""
 
 
 Judge = Callable[[str, Example], bool]  # (the generated text, the question) -> whether it is right
@@ -108,7 +112,7 @@ def judged(program: Callable[[str, Example], Program], run: Run) -> Judge:
     def judge(text: str, example: Example) -> bool:
         made = program(text, example)
         outcome = run(made.code)
-        return outcome.ended and made.proof in outcome.output
+        return outcome.ok and made.proof in outcome.stdout
 
     return judge
 
