@@ -24,7 +24,7 @@ class Done:
 def trusted(code: str) -> Done:
     """Runs code of these tests, not of models."""
     try:
-        done = subprocess.run([sys.executable, "-I", "-"], input=code, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-I", "-"], input=code, capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
         return Done(False, "")
     return Done(done.returncode == 0, done.stdout)
@@ -208,6 +208,12 @@ def test_leaving_early_is_no_pass(name, leave):
 def test_mbpp_plus_really_runs_the_plus_inputs():
     said = "def add(a, b):\n    return (1, 2)\n```"
     assert graded("mbpp+").grades(said, ROWS["mbpp+"]) == (True, False)
+
+
+def test_an_answer_that_never_ends_is_stopped(monkeypatch):
+    monkeypatch.setattr(plus, "LEAST", 0.2)
+    assert not graded("mbpp+").strict("def add(a, b):\n    while True: pass\n```", ROWS["mbpp+"])
+    assert not graded("mbpp+").strict("while True: pass\n```", ROWS["mbpp+"])
 
 
 def test_programs_need_a_sandbox():

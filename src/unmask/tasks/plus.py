@@ -11,17 +11,20 @@ from unmask.tasks.code import mark
 from unmask.tasks.files import Row
 from unmask.tasks.task import Program
 
+LEAST, TIMES = 10, 4  # an answer may take so many seconds, and so many times what the reference took
 DRIVER = """\
 {compare}
 
-import copy as _copy, io as _io, sys as _sys
+import copy as _copy, io as _io, signal as _signal, sys as _sys, time as _time
 
 said, _sys.stdout = _sys.stdout, _io.StringIO()
 inf, nan = float("inf"), float("nan")
 inputs = {inputs}
 known, answer = {{}}, {{}}
 exec(compile({reference!r}, "reference", "exec"), known)
+began = _time.perf_counter()
 wanted = [known[{entry!r}](*_copy.deepcopy(given)) for given in inputs]
+_signal.setitimer(_signal.ITIMER_REAL, {least} + {times} * (_time.perf_counter() - began))
 exec(compile({source!r}, "answer", "exec"), answer)
 for given, want in zip(inputs, wanted):
     got = answer[{entry!r}](*_copy.deepcopy(given))
@@ -31,7 +34,7 @@ print({proof!r}, file=said)
 
 
 def differential(source: str, row: Row) -> Program:
-    """The answer must give what the reference gives, on every input of the row."""
+    """The answer must give what the reference gives, on every input of the row, and end in time."""
     given = inputs(row["task_id"], [*row["base_input"], *row["plus_input"]])
     reference = row["prompt"] + row["canonical_solution"]
     proof = mark(source)
@@ -43,6 +46,8 @@ def differential(source: str, row: Row) -> Program:
         entry=row["entry_point"],
         tolerance=row["atol"],
         proof=proof,
+        least=LEAST,
+        times=TIMES,
     )
     return Program(code, proof)
 
