@@ -1,5 +1,6 @@
 """Options of the whole test suite."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,5 +13,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--recordings",
         default=str(Path(__file__).parent / "parity"),
-        help="folder with recordings of public implementations (toys/, decoders/, schedules.json)",
+        help="folder with recordings of public implementations (toys/, decoders/, schedules.json, graders/)",
+    )
+    parser.addoption(
+        "--data",
+        default=os.environ.get("UNMASK_DATA"),
+        help="folder with the files of the public benchmarks (sudoku4/, countdown/, math/, code/); docs/tasks.md",
     )

@@ -1,0 +1,124 @@
+"""Texts with Python in them -> the code that was meant, and programs that a sandbox runs."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import math
+import re
+import warnings
+
+from unmask.tasks.task import Program
+
+DRIVER = """\
+import io, sys
+said, sys.stdout = sys.stdout, io.StringIO()
+exec(compile({source!r}, "answer", "exec"), {{}})
+print({proof!r}, file=said)
+"""
+
+
+def program(source: str) -> Program:
+    """Code with its tests -> a program that prints its proof after the last of them, and nothing else."""
+    proof = mark(source)
+    return Program(DRIVER.format(source=source, proof=proof), proof)
+
+
+def mark(source: str) -> str:
+    """What a program prints at its end: code that leaves early cannot know it."""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def before_fence(text: str) -> str:
+    """Open-dLLM: the text up to a fence, after a ```python if there is one."""
+    return text.partition("```python")[2].partition("```")[0] if "```python" in text else text.partition("```")[0]
+
+
+def block(text: str) -> str:
+    """The first fenced block; without one, the text up to a closing fence (the prompt may have opened it)."""
+    found = re.search(r"```(?:[Pp]ython|py)?[ \t]*\n(.*?)(?:```|\Z)", text, re.DOTALL)
+    before, fence, _ = text.partition("```")
+    return found[1] if found is not None and not before.strip() else before if fence else text
+
+
+# --- Open-dLLM's sanitiser -------------------------------------------------------------------------------------------
+
+
+def sanitised(code: str, entry: str) -> str:
+    """Open-dLLM: of the longest piece that parses, the imports and the definitions that the entry point needs.
+
+    Kept are classes, assignments and functions with a `return`, each name the first time; all else is dropped.
+    """
+    text = longest(code.replace("\t", "    "))
+    imports: list[str] = []
+    named: dict[str, ast.stmt] = {}
+    for node in tree(text).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports.append(ast.unparse(node))
+        else:
+            name = _defined(node)
+            if name is not None:
+                named.setdefault(name, node)
+    needed = reachable(entry, named)
+    return "\n".join(imports + [ast.unparse(node) for name, node in named.items() if name in needed])
+
+
+def longest(code: str, most: int = 100) -> str:
+    """The run of lines, of the first `most`, that parses and has the most lines with something on them."""
+    lines = code.split("\n")[:most]
+    full = [bool(line.strip()) for line in lines]
+    best, found = 0, ""
+    for begin in range(len(lines)):
+        for end in range(len(lines), begin, -1):
+            if sum(full[begin:end]) <= best:
+                break
+            if parses("\n".join(lines[begin:end])):
+                best, found = sum(full[begin:end]), "\n".join(lines[begin:end])
+                break
+    return found
+
+
+def parses(code: str) -> bool:
+    try:
+        tree(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def tree(code: str) -> ast.Module:
+    """Python code, parsed without the warnings that a model's backslashes would give."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(code)
+
+
+def _defined(node: ast.stmt) -> str | None:
+    """The name that a statement defines, if the sanitiser keeps such statements."""
+    if isinstance(node, ast.FunctionDef):
+        returns = any(isinstance(part, ast.Return) for part in ast.walk(node))
+        return node.name if returns and not node.decorator_list else None
+    if isinstance(node, ast.ClassDef):
+        return None if node.decorator_list else node.name
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return node.target.id
+    return None
+
+
+def reachable(entry: str, named: dict[str, ast.stmt]) -> set[str]:
+    """The entry point, and all names that it uses, and that those use."""
+    found, new = set(), {entry}
+    while new:
+        found |= new
+        parts = [part for name in new if name in named for part in ast.walk(named[name])]
+        used = {part.id for part in parts if isinstance(part, ast.Name)}
+        used |= {part.attr for part in parts if isinstance(part, ast.Attribute)}
+        new = used - found
+    return found
+
+
+def pass_at(k: int, samples: int, right: int) -> float:
+    """The unbiased estimate of pass@k from so many samples of one problem."""
+    return 1.0 if samples - right < k else 1.0 - math.comb(samples - right, k) / math.comb(samples, k)

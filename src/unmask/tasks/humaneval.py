@@ -1,0 +1,90 @@
+"""HumanEval and HumanEval+: a function's head -> its body, judged by tests that a sandbox runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from unmask.tasks import code, files, plus
+from unmask.tasks.task import Example, Program, Source, Task, unrun
+
+STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+
+
+def read(path: Path) -> list[Example]:
+    """JSON lines with `prompt`, `entry_point` and `test`."""
+    found = files.rows(path, "task_id", "prompt", "entry_point", "test", "canonical_solution")
+    return [Example(row["task_id"], row, row["canonical_solution"]) for row in found]
+
+
+def ask(example: Example, shots: Sequence[Example]) -> str:
+    """The head of the function, verbatim."""
+    return str(example.fields["prompt"])
+
+
+def completed(text: str, example: Example) -> str:
+    """The prompt and its continuation; a whole function, fenced or not, stands after the prompt's empty one."""
+    said = code.block(text)
+    whole = re.search(rf"^def +{re.escape(example.fields['entry_point'])}\b", said, re.MULTILINE)
+    return str(example.fields["prompt"]) + ("\n\n" if whole else "") + said
+
+
+def extract(text: str, example: Example) -> str | None:
+    """The completed function, if it parses."""
+    found = completed(text, example)
+    return found if code.parses(found) else None
+
+
+def sanitised(text: str, example: Example) -> str:
+    """Open-dLLM: prompt and text up to a fence, through its sanitiser."""
+    raw = example.fields["prompt"] + "\n" + code.before_fence(text)
+    return code.sanitised(raw, example.fields["entry_point"])
+
+
+def tested(source: str, example: Example) -> Program:
+    """The code, then the tests of the row, and their call."""
+    row = example.fields
+    return code.program(f"{source}\n{row['test']}\ncheck({row['entry_point']})\n")
+
+
+def tested_plus(source: str, example: Example) -> Program:
+    """All plus inputs against the reference; where the row has no inputs, its tests hold them."""
+    row = dict(example.fields)
+    return plus.differential(source, row) if "plus_input" in row else tested(source, example)
+
+
+HUMANEVAL = Task(
+    name="humaneval",
+    about="164 Python functions to complete, no examples",
+    source=Source("HumanEval.jsonl.gz from data/ of github.com/openai/human-eval (MIT)"),
+    read=read,
+    ask=ask,
+    extract=extract,
+    as_published=unrun,
+    strict=unrun,
+    answer=lambda example: example.gold,
+    length=128,
+    stop=STOP,
+    programs=(
+        lambda text, example: tested(sanitised(text, example), example),
+        lambda text, example: tested(completed(text, example), example),
+    ),
+)
+PLUS = Task(
+    name="humaneval+",
+    about="the same with the tests of EvalPlus",
+    source=Source("HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release (Apache-2.0)"),
+    read=read,
+    ask=ask,
+    extract=extract,
+    as_published=unrun,
+    strict=unrun,
+    answer=lambda example: example.gold,
+    length=128,
+    stop=STOP,
+    programs=(
+        lambda text, example: tested_plus(sanitised(text, example), example),
+        lambda text, example: tested_plus(completed(text, example), example),
+    ),
+)

@@ -1,0 +1,138 @@
+"""What every evaluation has: how to read its file, to ask, to find the answer in a text and to judge it twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from unmask.errors import InputError
+
+Messages = list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One question of a benchmark."""
+
+    id: str
+    fields: Mapping[str, Any]  # what the prompt and the graders need
+    gold: str  # the reference answer, as the file has it
+
+
+@dataclass(frozen=True)
+class Program:
+    """Python to run in a sandbox; it got to its end if it printed `proof`."""
+
+    code: str
+    proof: str
+
+
+class Outcome(Protocol):
+    """What became of a program."""
+
+    @property
+    def ok(self) -> bool:
+        """It ended by itself, in time, with status 0."""
+
+    @property
+    def stdout(self) -> str:
+        """What it printed."""
+
+
+Judge = Callable[[str, Example], bool]  # (the generated text, the question) -> whether it is right
+Run = Callable[[str], Outcome]  # code -> what became of it
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the file of a task is from; `repo` and `file` where the hub has it in a format that is read here."""
+
+    about: str
+    repo: str | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One evaluation. `as_published` gives the verdicts of the public grader, `strict` the truth."""
+
+    name: str
+    about: str
+    source: Source
+    read: Callable[[Path], list[Example]]
+    ask: Callable[[Example, Sequence[Example]], str]  # the text of the prompt, with worked examples
+    extract: Callable[[str, Example], str | None]  # the answer in a generated text, as `strict` reads it
+    as_published: Judge
+    strict: Judge
+    answer: Callable[[Example], str]  # a text that says the gold answer in the format that was asked for
+    length: int  # tokens to generate
+    shots: int = 0  # worked examples in the published prompt
+    shown: tuple[Example, ...] = ()  # those that belong to the task; else they come from a file
+    pool: str = ""  # which file that is: `train`, or `same` for the head of the file itself
+    chat: bool = False  # the prompt is one user turn in the model's chat template
+    stop: tuple[str, ...] = ()  # the text ends before the first of these
+    programs: tuple[Callable[[str, Example], Program], ...] = ()  # as published, strict: what the graders run
+
+    def examples(self, path: str | Path | None = None, limit: int | None = None) -> list[Example]:
+        """The questions of a file; without one, of the hub's."""
+        found = self.read(located(self, path))[:limit]
+        if not found:
+            raise InputError(f"there is no question in {str(path)!r}", f"{self.name} reads {self.source.about}")
+        return found
+
+    def prompt(self, example: Example, shots: Sequence[Example] | None = None) -> str | Messages:
+        """What the model is given: text, or a chat of one message. `shots` default to the task's own."""
+        if shots is None and self.shots and not self.shown:
+            raise InputError(f"{self.name} has no worked examples of its own", f"give {self.shots} of them as shots")
+        text = self.ask(example, self.shown if shots is None else shots)
+        return [{"role": "user", "content": text}] if self.chat else text
+
+    def cut(self, text: str) -> str:
+        """The generated text, up to the first stop string."""
+        return text[: min((text.find(stop) for stop in self.stop if stop in text), default=len(text))]
+
+    def grades(self, text: str, example: Example) -> tuple[bool, bool]:
+        """Both verdicts on a generated text: as published, strict."""
+        said = self.cut(text)
+        return self.as_published(said, example), self.strict(said, example)
+
+    def running(self, run: Run) -> Task:
+        """The same task, with something that runs programs; only tasks of code need it."""
+        if not self.programs:
+            raise InputError(f"{self.name} runs no programs", "grade with the task as it is")
+        published, strict = (judged(program, run) for program in self.programs)
+        return replace(self, as_published=published, strict=strict)
+
+
+def judged(program: Callable[[str, Example], Program], run: Run) -> Judge:
+    """A grader that runs what `program` makes of a text."""
+
+    def judge(text: str, example: Example) -> bool:
+        made = program(text, example)
+        outcome = run(made.code)
+        return outcome.ok and made.proof in outcome.stdout
+
+    return judge
+
+
+def unrun(text: str, example: Example) -> bool:
+    """The graders of a task of code, until something that runs programs is handed in."""
+    raise InputError("this task runs programs", "hand a sandbox in: task.running(run)")
+
+
+def located(task: Task, path: str | Path | None) -> Path:
+    """The file of a task: the given one, or the one on the hub."""
+    if path is not None:
+        return Path(path)
+    if task.source.repo is None or task.source.file is None:
+        raise InputError(f"{task.name} needs a file", f"fetch {task.source.about}")
+    from huggingface_hub import hf_hub_download  # only where there is something to download
+
+    try:
+        return Path(hf_hub_download(task.source.repo, task.source.file, repo_type="dataset"))
+    except Exception as error:  # networks, disks and agreements fail in many ways
+        said = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
+        way_out = f"fetch {task.source.file} of the hub's dataset {task.source.repo} and give its path"
+        raise InputError(f"cannot download the file of {task.name} ({said})", way_out) from None

@@ -1,0 +1,365 @@
+"""The tasks: every answer in its own words is right, and the two graders differ where they are said to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from unmask import sudoku
+from unmask.errors import InputError
+from unmask.tasks import TASKS, Example, Task, code, compare, gpqa, mbpp, plus, shots, sudoku4, text
+from unmask.tasks.boxes import boxed
+
+
+@dataclass(frozen=True)
+class Done:
+    ok: bool
+    stdout: str
+
+
+def trusted(code: str) -> Done:
+    """Runs code of these tests, not of models."""
+    try:
+        done = subprocess.run([sys.executable, "-I", "-"], input=code, capture_output=True, text=True, timeout=300)
+    except subprocess.TimeoutExpired:
+        return Done(False, "")
+    return Done(done.returncode == 0, done.stdout)
+
+
+ADD = {
+    "prompt": 'def add(a, b):\n    """The sum."""\n',
+    "entry_point": "add",
+    "canonical_solution": "    return a + b\n",
+}
+FULL = sudoku.write(sudoku.solutions([0] * 81, most=1)[0])
+ROWS = {  # a made-up question for every task
+    "sudoku4": sudoku4.example("0", "0320020430402010", "4321123431422413"),
+    "sudoku4-dream": sudoku4.with_lines(sudoku4.example("0", "0320020430402010", "4321123431422413")),
+    "sudoku9": Example("0", {"puzzle": "0" * 40 + FULL[40:]}, FULL),
+    "countdown": Example("0", {"input": "2,6,3,15"}, "2*6=12,12+3=15"),
+    "countdown-dream": Example("0", {"input": "2,6,3,15"}, "2*6=12,12+3=15"),
+    "gsm8k": Example("0", {"question": "How much is a dozen dozens?"}, "12*12=<<12*12=144>>144.\n#### 144"),
+    "math500": Example("0", {"problem": "Halve one."}, "\\frac{1}{2}"),
+    "gpqa": gpqa.example(
+        "0",
+        {
+            "Question": "Which?",
+            "Correct Answer": "this one",
+            "Incorrect Answer 1": "that",
+            "Incorrect Answer 2": "neither",
+            "Incorrect Answer 3": "both",
+        },
+    ),
+    "humaneval": Example(
+        "0", {**ADD, "test": "def check(f):\n    assert f(1, 2) == 3\n"}, str(ADD["canonical_solution"])
+    ),
+    "humaneval+": Example(
+        "0",
+        {**ADD, "task_id": "0", "test": "", "base_input": [[1, 2]], "plus_input": [[0.1, 0.2], [[], []]], "atol": 0},
+        str(ADD["canonical_solution"]),
+    ),
+    "mbpp": Example(
+        "11",
+        {"text": "Add.", "test_list": ["assert add(1, 2) == three"], "test_setup_code": "three = add(1, 2)"},
+        "def add(a, b):\n    return a + b",
+    ),
+    "mbpp+": Example(
+        "Mbpp/2",
+        {
+            "task_id": "Mbpp/2",
+            "text": "Add.",
+            "prompt": "",
+            "entry_point": "add",
+            "canonical_solution": "def add(a, b):\n    return a + b",
+            "test_list": ["assert add((1,), (2,)) == (1, 2)"],
+            "base_input": [[[1], [2]]],
+            "plus_input": [[[], [3]]],
+            "atol": 0,
+        },
+        "def add(a, b):\n    return a + b",
+    ),
+}
+
+
+def graded(name: str) -> Task:
+    return TASKS[name].running(trusted) if TASKS[name].programs else TASKS[name]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_gold_answer_is_right(name):
+    task, example = graded(name), ROWS[name]
+    assert task.grades(task.answer(example), example) == (name != "mbpp", True)  # as published nobody sets `three` up
+    assert task.extract(task.answer(example), example) is not None
+
+
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("said", ["", "I do not know.", "(", "\\boxed{", "<answer>", "=" * 300, "```python\n1/0\n```"])
+def test_nonsense_is_wrong(name, said):
+    assert graded(name).grades(said, ROWS[name]) == (False, False)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_prompts_show_the_published_number_of_examples(name):
+    task, example = TASKS[name], ROWS[name]
+    others = [Example(f"{n}x", example.fields, example.gold) for n in range(20)]
+    shown = shots(task, [example, example], others)
+    assert [len(some) for some in shown] == [task.shots] * 2
+    prompt = task.prompt(example, shown[0])
+    said = prompt[0]["content"] if isinstance(prompt, list) else prompt
+    assert isinstance(prompt, list) == task.chat
+    assert len(said) > len(task.ask(example, [])) or not task.shots
+    assert not task.shown or task.prompt(example) == prompt
+
+
+def test_how_examples_are_drawn():
+    questions = [Example(str(n), {}, "") for n in range(30)]
+    assert shots(TASKS["gsm8k"], questions, questions) == shots(TASKS["gsm8k"], questions, questions)
+    assert shots(TASKS["countdown-dream"], questions) == [questions[:8]] * 30
+    drawn = shots(TASKS["gpqa"], questions)
+    assert all(len(some) == 5 and question not in some for question, some in zip(questions, drawn, strict=True))
+    with pytest.raises(InputError, match="from another file"):
+        shots(TASKS["gsm8k"], questions)
+    with pytest.raises(InputError, match="no worked examples of its own"):
+        TASKS["gsm8k"].prompt(questions[0])
+
+
+GRID = "4321\n1234\n3142\n2413"
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "published", "strict"),
+    [
+        ("sudoku4", f"<answer>\n{GRID}\n</answer>", False, True),  # the published grader keeps the lines
+        ("sudoku4", f"{GRID}\n</answer>", True, True),
+        ("sudoku4", "43211234314224130", True, False),
+        ("sudoku4", "<answer>4321123431422431</answer>", False, False),
+        ("sudoku4-dream", GRID.replace("\n", " "), False, True),
+        ("sudoku4-dream", f"{GRID}\n\nInput:", True, True),
+        ("countdown", "The answer is: 6*2=12,12+3=15", False, True),
+        ("countdown", "The answer is: (6*2)+3 = 15", False, True),
+        ("countdown", "12*6=12,12+3=15", True, False),
+        ("countdown", "22*6=12,12+3=151", True, False),
+        ("countdown", "3*6=18,18-2=16,16-1=15", False, False),
+        ("countdown", "6×2=12, 12+3=15", False, True),
+        ("countdown", "5*3=15", False, False),
+        ("countdown", "2*6=1 2,12+3=15", False, False),
+        ("countdown", "2*6=12,12+3=15.7", True, False),
+        ("countdown", "2*6=12,12+3=15=16", True, False),
+        ("countdown", "2*6=12,12+3=15+1", True, False),
+        ("countdown", "2*6=12, 12+3=15.0.", False, True),
+        ("countdown", "1.2*6=12,12+3=15", True, False),
+        ("countdown-dream", "6*2=12, 12+3=15", False, True),
+        ("gsm8k", " 12 dozens are 144", True, False),  # the last number, but nothing says that it is the answer
+        ("gsm8k", " #### 144.00", False, True),
+        ("gsm8k", " The answer is $144. I am 99% sure", False, True),
+        ("gsm8k", " #### 144\n\nQuestion: 1+1?\nAnswer: 2", True, True),
+        ("math500", "\\boxed{-\\frac{1}{2}}", True, False),
+        ("math500", "\\boxed{\\dfrac12}", False, True),
+        ("math500", "\\boxed{0.5}", False, True),
+        ("math500", "\\boxed{0.5.}", False, True),
+    ],
+)
+def test_where_the_graders_differ(name, said, published, strict):
+    if name == "math500":
+        pytest.importorskip("math_verify")
+    assert TASKS[name].grades(said, ROWS[name]) == (published, strict)
+
+
+def test_gpqa():
+    task, example = TASKS["gpqa"], ROWS["gpqa"]
+    right = example.gold
+    wrong = next(letter for letter in "ABCD" if letter != right)
+    assert task.grades(f" The answer is ({right}).", example) == (True, True)
+    assert task.grades(f" The answer is ({right}), not ({wrong}).", example) == (False, True)
+    assert task.grades(" It is This One!", example) == (True, False)
+    assert task.grades(f" Answer: {right}", example) == (True, False)
+    assert task.grades(f" {right}", example) == (False, True)
+
+
+def test_boxes():
+    assert boxed("\\boxed{1} and \\boxed{\\frac{1}{2}}.") == "\\frac{1}{2}"
+    assert boxed("\\boxed{\\{1\\}}") == "\\{1\\}"
+    assert boxed("\\boxed{1} then \\boxed{2") == "1"
+    assert boxed("nothing") is None
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["humaneval", "humaneval+"])
+def test_a_whole_function_counts_only_where_it_is_understood(name):
+    said = "```python\ndef add(a, b):\n    return a + b\n```\nThat is all."
+    task = graded(name)
+    assert task.strict(said, ROWS[name])
+    assert not task.strict(said.replace("+", "-"), ROWS[name])
+
+
+@pytest.mark.parametrize("name", ["humaneval", "humaneval+", "mbpp", "mbpp+"])
+@pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)", "print('ok'); raise SystemExit"])
+def test_leaving_early_is_no_pass(name, leave):
+    said = f"    import os, sys\n    {leave}\n" if "human" in name else f"import os, sys\n{leave}"
+    assert graded(name).grades(said, ROWS[name]) == (False, False)
+
+
+def test_mbpp_plus_really_runs_the_plus_inputs():
+    said = "def add(a, b):\n    return (1, 2)\n```"
+    assert graded("mbpp+").grades(said, ROWS["mbpp+"]) == (True, False)
+
+
+def test_an_answer_that_never_ends_is_stopped(monkeypatch):
+    monkeypatch.setattr(plus, "LEAST", 0.2)
+    assert not graded("mbpp+").strict("def add(a, b):\n    while True: pass\n```", ROWS["mbpp+"])
+    assert not graded("mbpp+").strict("while True: pass\n```", ROWS["mbpp+"])
+
+
+def test_programs_need_a_sandbox():
+    with pytest.raises(InputError, match="hand a sandbox in"):
+        TASKS["humaneval"].grades("    return 1", ROWS["humaneval"])
+    with pytest.raises(InputError, match="runs no programs"):
+        TASKS["gsm8k"].running(trusted)
+
+
+def test_sanitiser():
+    said = "import os\nx = 1\ny = 2\ndef f():\n\treturn g() + x\ndef g():\n    return 1\ndef h():\n    return 2\nor so"
+    kept = code.sanitised(said, "f")
+    assert kept.split() == "import os x = 1 def f(): return g() + x def g(): return 1".split()
+    assert code.sanitised("def f():\n    pass\n", "f") == ""  # no return
+    assert code.sanitised("", "f") == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("```python\nx = 1\n```", "x = 1\n"),
+        ("```\nx = 1\n```", "x = 1\n"),
+        ("x = 1\n```\nmore", "x = 1\n"),
+        ("```py\nx = 1", "x = 1"),
+        ("x = 1", "x = 1"),
+    ],
+)
+def test_blocks(said, found):
+    assert code.block(said) == found
+
+
+def test_compare():
+    assert compare.same("f", [], 0.1 + 0.2, 0.3, 0)
+    assert compare.same("f", [], [1.0, 2.0], [1.0, 2.0 + 1e-9], 0)
+    assert not compare.same("f", [], [1.0], [1.0, 2.0], 0)
+    assert not compare.same("f", [], (1.0,), [1.1], 0)
+    assert not compare.same("f", [], 3, 4, 0)
+    assert compare.same("Diff", [], [2, 1], [1, 2], 0)
+    assert compare.same("check_str", [], None, False, 0) and not compare.same("check_str", [], None, True, 0)
+    assert compare.same("find_zero", [[-1.0, 1.0]], 1.0, None, 1e-4)
+
+
+def test_inputs_have_their_types():
+    assert plus.inputs("Mbpp/2", [[[1], [2]]]) == [[(1,), (2,)]]
+    assert plus.inputs("Mbpp/252", [["(1+2j)"]]) == [[1 + 2j]]
+    assert plus.inputs("HumanEval/2", [[[1], [2]]]) == [[[1], [2]]]
+
+
+def test_asserts_of_a_row():
+    row = {
+        "task_id": "Mbpp/1",
+        "prompt": '"""\nAdd.\nassert f(1)\n"""\n',
+        "assertion": "import os\n\nassert f(1)\nassert f(\n2)\n",
+    }
+    assert mbpp.described(row) == {"text": "Add.", "test_list": ["import os\n\nassert f(1)", "assert f(\n2)"]}
+
+
+def test_pass_at():
+    assert code.pass_at(1, 10, 3) == pytest.approx(0.3)
+    assert code.pass_at(10, 10, 1) == 1.0
+    assert code.pass_at(2, 4, 2) == pytest.approx(5 / 6)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "error"),
+    [
+        ("gsm8k", "a.jsonl", '{"question": "?"}\n', "row 1 of .* has no 'answer'"),
+        ("gsm8k", "a.jsonl", "no\n", "line 1 of .* is no JSON"),
+        ("gsm8k", "a.jsonl", "", "no question"),
+        ("sudoku4", "a.csv", "Puzzle,Solution\n0000,1\n", "no Sudoku of 4"),
+        ("sudoku9", "a.txt", "nothing\n", "no question"),
+        ("mbpp+", "a.jsonl.gz", "plain", "cannot read"),
+    ],
+)
+def test_faulty_files(tmp_path, name, file, content, error):
+    (tmp_path / file).write_text(content)
+    with pytest.raises(InputError, match=error):
+        TASKS[name].examples(tmp_path / file)
+
+
+def test_missing_files(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="cannot read"):
+        TASKS["gsm8k"].examples(tmp_path / "none.jsonl")
+    with pytest.raises(InputError, match="countdown needs a file: fetch cd3_test"):
+        TASKS["countdown"].examples()
+
+    def refuse(*args: object, **settings: object) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
+    with pytest.raises(InputError, match=r"no network.*fetch gpqa_main.csv"):
+        TASKS["gpqa"].examples()
+    (tmp_path / "test.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *args, **settings: str(tmp_path / "test.jsonl"))
+    assert [one.gold for one in TASKS["math500"].examples()] == ["2"]
+
+
+def test_without_math_verify(monkeypatch):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    assert TASKS["math500"].as_published("\\boxed{2}", Example("", {}, "2"))
+    with pytest.raises(InputError, match=r"pip install 'unmask\[tasks\]'"):
+        TASKS["math500"].strict("\\boxed{3}", Example("", {}, "2"))
+
+
+def test_diversity():
+    assert text.diversity([1, 1, 1]) == 0.0
+    assert text.diversity([1, 2, 3, 4]) == pytest.approx(1.386294)
+
+
+# --- the real files --------------------------------------------------------------------------------------------------
+
+DATA = {  # file -> task, questions, gold answers that are right as published; all are strictly right
+    "sudoku4/test.csv": ("sudoku4", 500, 500),
+    **{f"sudoku4/sudoku_4x4_{n}.jsonl": ("sudoku4-dream", 108, 108) for n in range(4, 13)},
+    **{f"sudoku9/exchange_{kind}.txt": ("sudoku9", 500, 500) for kind in ("easy", "medium", "hard", "diabolical")},
+    "sudoku9/rated_simple.txt": ("sudoku9", 1000, 1000),
+    "countdown/cd3_test.jsonl": ("countdown", 1000, 1000),
+    "countdown/cd4_test.jsonl": ("countdown-dream", 1000, 1000),
+    "countdown/cd5_test.jsonl": ("countdown-dream", 1000, 1000),
+    "math/gsm8k_test.jsonl": ("gsm8k", 1319, 1319),
+    "math/gsm8k_train.jsonl": ("gsm8k", 7473, 7473),
+    "math/math500.jsonl": ("math500", 500, 498),  # two answers begin with a dot, which the public grader strips
+    "code/HumanEval.jsonl.gz": ("humaneval", 164, 163),  # 50 tests with a function that the sanitiser drops
+    "code/HumanEvalPlus.jsonl.gz": ("humaneval+", 164, 164),
+    "code/mbpp.jsonl": ("mbpp", 500, 499),  # 367 needs its set-up code
+    "code/MbppPlus.jsonl.gz": ("mbpp+", 378, 377),  # the asserts of 120 need an import
+}
+
+
+@pytest.mark.parametrize("file", DATA)
+def test_gold_answers_of_the_real_files(request, file):
+    folder = request.config.getoption("--data")
+    if folder is None:
+        pytest.skip("give the folder of the benchmarks with --data DIR")
+    name, count, published = DATA[file]
+    task = graded(name)
+    examples = task.examples(Path(folder) / file)
+    verdicts = [
+        (task.as_published(task.answer(example), example), task.strict(task.answer(example), example))
+        for example in examples
+    ]
+    assert (len(verdicts), sum(one for one, _ in verdicts), sum(two for _, two in verdicts)) == (
+        count,
+        published,
+        count,
+    )
