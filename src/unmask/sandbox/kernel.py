@@ -44,10 +44,11 @@ def reachable(path: str) -> bool:
 
 def open_way(path: str) -> None:
     """A directory that only root can come to, for all: in a mount namespace, without anything that is beside it."""
-    held = os.open(path, os.O_PATH)
     closed = next(parent for parent in reversed(Path(path).parents) if not parent.stat().st_mode & 0o001)
     call("unshare", NEWNS)
     call("mount", b"none", b"/", None, 0x4000 | 0x40000, None)  # MS_REC | MS_PRIVATE
+    held = os.open(path, os.O_PATH)
+    os.umask(0o022)
     call("mount", b"way", bytes(closed), b"tmpfs", 2 | 4, b"size=1m,mode=0755")
     os.makedirs(path)
     call("mount", f"/proc/self/fd/{held}".encode(), os.fsencode(path), None, 0x5000, None)  # MS_BIND | MS_REC

@@ -27,10 +27,13 @@ def members(group: int = 0, parent: int = 0) -> Iterator[tuple[int, int, int]]:
                     yield int(name), int(fields[17]), int(fields[21]) * page
 
 
-def share(process: int) -> int:
-    """Bytes in memory with what several processes share divided among them."""
-    with open(f"/proc/{process}/smaps_rollup", "rb") as file:
-        return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:"))
+def share(process: int, whole: int) -> int:
+    """Bytes in memory with what several processes share divided among them; all, where the kernel does not tell."""
+    try:
+        with open(f"/proc/{process}/smaps_rollup", "rb") as file:
+            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:"))
+    except OSError:
+        return whole
 
 
 def kill_all(child: int) -> None:
@@ -84,11 +87,8 @@ class Watch:
         if sum(threads for _, threads, _ in found) > self.limits["processes"] + 1:  # and the keeper
             self.why = "too many processes"
         most = self.limits["memory_bytes"]
-        if len(found) > 1 and sum(size for _, _, size in found) > most:
-            with contextlib.suppress(OSError):  # without it, pages that are shared count for each
-                found = [(process, threads, share(process)) for process, threads, _ in found]
-            if sum(size for _, _, size in found) > most:
-                self.why = "out of memory"
+        if sum(size for _, _, size in found) > most and sum(share(process, size) for process, _, size in found) > most:
+            self.why = "out of memory"
 
     def until_it_ends(self, child: int) -> int:
         """Wait for the end of the program, or bring it about; its status as a shell gives it."""

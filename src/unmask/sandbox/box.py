@@ -109,9 +109,14 @@ def run(
     )
 
 
-@functools.cache
 def available() -> Protections:
     """What the kernel gives here, tried out once."""
+    return tried(tempfile.gettempdir(), interpreter())
+
+
+@functools.cache
+def tried(folder: str, python: str) -> Protections:
+    """The same, for a place of temporary directories and an interpreter."""
     if not hasattr(os, "fork"):
         return Protections()
     with workplace() as work:
