@@ -21,7 +21,16 @@ from unmask.errors import SettingError, UnmaskError, unknown
 MIB = 2**20
 GRACE = 20  # seconds for the guard itself, over the program's own
 
-Why = Literal["passed", "failed", "timed out", "out of memory", "too much output", "too many processes", "killed"]
+Why = Literal[
+    "passed",
+    "failed",
+    "timed out",
+    "out of memory",
+    "too much output",
+    "too many processes",
+    "too many files",
+    "killed",
+]
 
 
 class SandboxError(UnmaskError):
@@ -36,7 +45,7 @@ class Limits:
     memory_bytes: int = 1024 * MIB  # address space of a process; memory of all of them together
     processes: int = 8  # at a time, threads included
     output_bytes: int = MIB  # on stdout, and as many on stderr
-    file_bytes: int = 64 * MIB  # of a file; of all files together where the kernel has mount namespaces
+    file_bytes: int = 64 * MIB  # of a file, and of all files together
 
     def __post_init__(self) -> None:
         for field in fields(self):

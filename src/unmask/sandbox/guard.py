@@ -22,7 +22,7 @@ from unmask.sandbox import kernel, seccomp
 from unmask.sandbox.watch import Watch, kill_all
 
 ROOM = 64  # processes above those of the account, where other processes of it count, too
-FILES = 64  # open at a time
+OPEN_FILES = 64  # of a process at a time
 
 
 def attempt(act: Callable[[], object]) -> bool:
@@ -107,7 +107,7 @@ def set_limits(plan: dict[str, Any], limits: dict[str, Any]) -> None:
         "RLIMIT_CPU": seconds,
         "RLIMIT_AS": limits["memory_bytes"],
         "RLIMIT_FSIZE": limits["file_bytes"],
-        "RLIMIT_NOFILE": FILES,
+        "RLIMIT_NOFILE": OPEN_FILES,
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
@@ -149,6 +149,14 @@ def keep(program: int) -> NoReturn:
             os._exit(code if code >= 0 else 128 - code)
 
 
+def close_from(first: int) -> None:
+    """No descriptors but those below; without a list of them, Python's own are closed by exec anyway."""
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
+        if int(name) >= first:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
 def become_program(job: dict[str, Any], descriptors: list[int], text: str) -> NoReturn:
     """In the child: all that is to be given up, and a new interpreter."""
     plan, limits = job["plan"], job["limits"]
@@ -162,7 +170,7 @@ def become_program(job: dict[str, Any], descriptors: list[int], text: str) -> No
             program = os.fork()
             if program:
                 keep(program)
-        os.closerange(5, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        close_from(5)
         set_limits(plan, limits)
         if sys.platform == "linux":
             kernel.drop_capabilities()
@@ -210,7 +218,9 @@ def guard(job: dict[str, Any]) -> dict[str, Any]:
     if sys.platform == "linux":
         kernel.call("prctl", 36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come here
     ends = {name: os.pipe() for name in (1, 2, 4)}
-    watch = Watch(limits, {ends[1][0]: 1, ends[2][0]: 2, ends[4][0]: 4}, job["lifeline"])
+    watch = Watch(
+        limits, {ends[1][0]: 1, ends[2][0]: 2, ends[4][0]: 4}, job["lifeline"], None if job["plan"]["mount"] else work
+    )
     with first_to_go() as offer:
         enter(job["plan"], work, limits["file_bytes"])
         offer()

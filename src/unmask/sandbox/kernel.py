@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 NOBODY = 65534
+FILES = 4096  # in the temporary directory
 NEWUSER, NEWNS, NEWPID, NEWNET_IPC = 0x10000000, 0x20000, 0x20000000, 0x40000000 | 0x08000000
 FLAGS = {"user": NEWUSER, "mount": NEWNS, "pid": NEWPID, "net": NEWNET_IPC}
 
@@ -86,7 +87,7 @@ def mount_private(work: str, size: int) -> None:
     call("mount", b"none", b"/", None, 0x4000 | 0x40000, None)  # MS_REC | MS_PRIVATE
     attributes = struct.pack("QQQQ", 1, 0, 0, 0)  # MOUNT_ATTR_RDONLY
     call("syscall", 442, -100, b"/", 0x8000, attributes, len(attributes))  # mount_setattr, AT_RECURSIVE
-    options = f"size={size},nr_inodes=4096,mode=0700".encode()
+    options = f"size={size},nr_inodes={FILES},mode=0700".encode()
     call("mount", b"sandbox", os.fsencode(work), b"tmpfs", 2 | 4, options)  # MS_NOSUID | MS_NODEV
 
 
@@ -100,6 +101,8 @@ def drop_capabilities() -> None:
 
 def landlock_abi() -> int:
     """The version of Landlock, 0 where there is none."""
+    if sys.platform != "linux":
+        return 0
     try:
         return call("syscall", 444, None, 0, 1)  # LANDLOCK_CREATE_RULESET_VERSION
     except OSError:

@@ -10,8 +10,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from unmask.sandbox.kernel import FILES
+
 START = 10.0  # seconds in which the program has to begin; its own count from there
 LOOK = 0.05  # seconds between two looks at all processes of the program
+SLACK = 2**20  # bytes of files: blocks are larger than what is in them
 MARKS = 4096  # bytes on the descriptor that says how the program fares
 
 
@@ -32,8 +35,23 @@ def share(process: int, whole: int) -> int:
     try:
         with open(f"/proc/{process}/smaps_rollup", "rb") as file:
             return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:"))
-    except OSError:
+    except PermissionError:
         return whole
+    except OSError:  # it has ended
+        return 0
+
+
+def overfull(work: str, most: int) -> bool:
+    """Whether the files of a directory are too many or, together, too large."""
+    size = count = 0
+    for folder, folders, names in os.walk(work):
+        count += len(folders) + len(names)
+        if count > FILES:
+            return True
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return size > most + SLACK
 
 
 def kill_all(child: int) -> None:
@@ -53,8 +71,9 @@ def kill_all(child: int) -> None:
 class Watch:
     """What was written so far, and the verdict if it came from outside."""
 
-    def __init__(self, limits: dict[str, Any], streams: dict[int, int], lifeline: int) -> None:
+    def __init__(self, limits: dict[str, Any], streams: dict[int, int], lifeline: int, work: str | None) -> None:
         self.limits, self.streams, self.lifeline = limits, streams, lifeline
+        self.work = work  # the temporary directory, where the kernel does not limit it
         self.kept = dict.fromkeys(streams.values(), b"")
         self.why = ""
         self.start, self.seconds = time.monotonic(), 0.0
@@ -89,6 +108,8 @@ class Watch:
         most = self.limits["memory_bytes"]
         if sum(size for _, _, size in found) > most and sum(share(process, size) for process, _, size in found) > most:
             self.why = "out of memory"
+        if self.work and overfull(self.work, self.limits["file_bytes"]):
+            self.why = "too many files"
 
     def until_it_ends(self, child: int) -> int:
         """Wait for the end of the program, or bring it about; its status as a shell gives it."""
