@@ -47,7 +47,8 @@ def test_every_sampler_and_search_is_there(page):
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, "docs/decisions.md", "docs/models.md", "docs/results.md", "docs/training.md", *CARDS]
+    "page",
+    [*PAGES, "docs/decisions.md", "docs/models.md", "docs/results.md", "docs/sandbox.md", "docs/training.md", *CARDS],
 )
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text()

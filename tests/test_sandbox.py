@@ -271,17 +271,9 @@ def test_limits_are_checked():
 # What is elsewhere
 
 
-@ways
-def test_no_writes_elsewhere(without, monkeypatch):
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o777)
-        kept = Path(folder, "kept")
-        kept.write_text("kept")
-        kept.chmod(0o666)
-        before = kept.stat()
-        program = f"""
+WRITES = """
 import os
-folder = {folder!r}
+folder = FOLDER
 def tries(act, *given):
     try: act(*given)
     except OSError as error: print(error)
@@ -302,15 +294,41 @@ tries(os.utime, folder + "/kept", (1, 1))
 tries(os.setxattr, folder + "/kept", "user.x", b"y")
 os.symlink(folder + "/kept", "way")
 tries(open, "way", "a")
-for place in ("/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~root"), {str(Path.home())!r}):
+for place in ("/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~root"), HOME):
     tries(open, place + "/unmask-sandbox-new", "w")
 open("here", "w").write("inside"); os.mkdir("sub"); os.rename("here", "there"); os.unlink("there")
 """
-        outcome = run(program, without=without)
+
+
+def check_no_writes_elsewhere(without: frozenset[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        kept = Path(folder, "kept")
+        kept.write_text("kept")
+        kept.chmod(0o666)
+        before = kept.stat()
+        outcome = run(f"FOLDER, HOME = {folder!r}, {str(Path.home())!r}\n{WRITES}", without=without)
         assert outcome.ok and "DONE" not in outcome.stdout, outcome
         after = kept.stat()
         assert os.listdir(folder) == ["kept"] and kept.read_text() == "kept"
         assert (after.st_mode, after.st_mtime, after.st_nlink) == (before.st_mode, before.st_mtime, before.st_nlink)
+
+
+@ways
+def test_no_writes_elsewhere(without):
+    check_no_writes_elsewhere(without)
+
+
+@needs_landlock
+@needs_seccomp
+@pytest.mark.parametrize("abi", [1, 2, 3, 4, 5, 6])
+def test_older_landlocks(abi, monkeypatch):
+    if FOUND.landlock < abi:
+        pytest.skip(f"this kernel has Landlock {FOUND.landlock}")
+    monkeypatch.setattr(box, "available", lambda: replace(FOUND, landlock=abi))
+    check_no_writes_elsewhere(NO_SPACES)
+    outcome = run(f"import os\nos.kill({os.getpid()}, 0)", without=NO_SPACES)
+    assert "PermissionError" in outcome.stderr
 
 
 @needs_landlock
@@ -457,7 +475,9 @@ def test_root_becomes_nobody():
     if FOUND.account == "root":
         pytest.skip("root cannot become nobody here")
     for without in (frozenset(), NO_SPACES):
-        assert run("import os; assert os.getuid() == os.geteuid() == 65534 and os.getgid() == 65534", without=without)
+        assert run(
+            "import os; assert os.getuid() == os.geteuid() == 65534 and os.getgid() == 65534", without=without
+        ).ok
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")
