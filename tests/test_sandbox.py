@@ -1,0 +1,620 @@
+"""Programs that nobody trusts: right ones pass, and what the others do costs one failed example and nothing else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import SettingError, UnmaskError
+from unmask.sandbox import Limits, Outcome, SandboxError, available, box, run, seccomp
+
+FOUND = available()
+SHORT = Limits(seconds=3)
+NO_SPACES = frozenset({"user"})  # as in most containers
+
+pytestmark = pytest.mark.skipif(bool(FOUND.lacking()), reason=f"this kernel does not guard: {FOUND.lacking()}")
+needs_landlock = pytest.mark.skipif(not FOUND.landlock, reason="this kernel has no Landlock")
+needs_seccomp = pytest.mark.skipif(not FOUND.seccomp, reason="this kernel has no seccomp filters")
+needs_namespaces = pytest.mark.skipif(
+    not (FOUND.user and FOUND.net and FOUND.mount and FOUND.pid), reason="this kernel gives no namespaces here"
+)
+ways = pytest.mark.parametrize(
+    "without",
+    [
+        pytest.param(frozenset(), id="all"),
+        pytest.param(NO_SPACES, id="no-namespaces", marks=[needs_landlock, needs_seccomp]),
+        pytest.param(frozenset({"landlock", "seccomp"}), id="namespaces-only", marks=needs_namespaces),
+    ],
+)
+
+
+@pytest.fixture
+def marked():
+    """A name for the processes of a program, and how many of that name are alive."""
+    name = uuid.uuid4().hex[:12]
+
+    def alive() -> int:
+        found = 0
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                text = path.read_text()
+            except OSError:
+                continue
+            found += f"({name})" in text and ") Z" not in text
+        return found
+
+    return f"import ctypes; ctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n", alive
+
+
+# Right and wrong
+
+
+def test_a_right_program_passes():
+    outcome = run("def f(x):\n    return x + 1\n\nassert f(1) == 2\nprint('fine')")
+    assert outcome == Outcome(True, "passed", "fine\n", "", outcome.seconds, 0)
+    assert 0 < outcome.seconds < 5
+
+
+def test_a_wrong_assertion_fails_with_its_message():
+    outcome = run("def f(x):\n    return x\n\nassert f(1) == 2, 'one more was asked for'")
+    assert not outcome.ok and outcome.why == "failed" and outcome.status == 1
+    assert "AssertionError: one more was asked for" in outcome.stderr
+    assert "line 4" in outcome.stderr and "f(1) == 2" in outcome.stderr and "<string>" not in outcome.stderr
+
+
+ENDS = {
+    "sys.exit": "import sys; sys.exit(0)",
+    "os._exit": "import os; os._exit(0)",
+    "SystemExit": "raise SystemExit",
+    "quit": "quit()",
+    "exit": "exit(0)",
+    "exec": "import os; os.execv('/bin/true', ['true'])",
+    "said so": "import os; os.write(1, b'passed'); os.write(4, b'passed'); os._exit(0)",
+    "a fork goes on": "import os\nif os.fork(): os._exit(0)",
+    "atexit": "import atexit, os; atexit.register(os._exit, 0); raise SystemExit(0)",
+    "raises": "raise KeyboardInterrupt",
+    "thread": "import threading, os; threading.Thread(target=os._exit, args=(0,)).start(); import time; time.sleep(5)",
+    "kills itself": "import os; os.kill(os.getpid(), 15)",
+    "aborts": "import os; os.abort()",
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_an_early_end_is_no_pass(end):
+    outcome = run(f"{end}\nassert False")
+    assert not outcome.ok and outcome.why in ("failed", "killed")
+
+
+def test_signals_are_told_as_a_shell_does():
+    outcome = run("import os, signal; os.kill(os.getpid(), signal.SIGTERM); import time; time.sleep(3)")
+    assert (outcome.why, outcome.status) == ("killed", 128 + 15)
+
+
+def test_every_descriptor_written_and_closed():
+    blind = "import os\nfor i in range(64):\n    try: {}\n    except OSError: pass\n"
+    assert not run(blind.format("os.write(i, b'x' * 32)") + "os._exit(0)").ok
+    assert not run(blind.format("os.write(i, os.read(i, 99))") + "os._exit(0)").ok
+    outcome = run(blind.format("os.close(i)"))
+    assert not outcome.ok and outcome.why == "failed"
+
+
+def test_names_that_a_program_replaces():
+    program = """
+import builtins, os, sys
+builtins.print = builtins.open = builtins.exit = builtins.compile = builtins.exec = None
+os.write = os._exit = os.getpid = sys.exit = sys.excepthook = lambda *given: None
+sys.modules.clear()
+sys.stdout = sys.stderr = None
+"""
+    assert run(program).ok
+    assert not run(program + "assert 0").ok
+
+
+def test_the_program_is_main():
+    program = """
+import sys, __main__, dataclasses, typing, pickle
+@dataclasses.dataclass
+class Point:
+    x: "int"
+assert __name__ == "__main__" and __main__.Point is Point and typing.get_type_hints(Point) == {"x": int}
+assert pickle.loads(pickle.dumps(Point(1))) == Point(1)
+assert sys.argv == ["program.py"] and "main" not in globals() and "token" not in globals()
+"""
+    assert run(program) == replace(run(program), seconds=pytest.approx(0, abs=5))
+    assert run(program).stderr == ""
+
+
+def test_text_of_all_kinds():
+    outcome = run("s = 'žluťoučký 🐎'\nprint(s)\nprint('a\\0b')\nassert len(s) == 11")
+    assert outcome.ok and outcome.stdout == "žluťoučký 🐎\na\0b\n"
+    for broken in ("x = '\0'", "def f(:", "s = '\ud800'", "\tx = 1\n y = 2"):
+        outcome = run(broken)
+        assert not outcome.ok and outcome.why == "failed" and outcome.stderr
+    assert run("import sys; sys.stdout.buffer.write(b'\\xff\\xfe')").stdout == "\ufffd\ufffd"
+    assert run("").ok
+
+
+def test_stdin():
+    outcome = run("import sys; assert input() == 'ö'; print(len(sys.stdin.read()))", stdin="ö\n" + "x" * 200_000)
+    assert outcome.ok and outcome.stdout == "200000\n"
+    assert "EOFError" in run("input()").stderr
+
+
+def test_the_order_of_a_set_is_the_same_every_time():
+    outputs = {run("print({'a', 'b', 'c', 'd', 'e'}, hash('x'))").stdout for _ in range(3)}
+    assert len(outputs) == 1
+
+
+# Limits
+
+
+@ways
+def test_an_endless_loop(without):
+    for body in ("while True: pass", "import time; time.sleep(99)", "import signal; signal.pause()"):
+        start = time.monotonic()
+        outcome = run(body, limits=Limits(seconds=1), without=without)
+        assert outcome.why == "timed out" and 1 <= outcome.seconds < 2
+        assert time.monotonic() - start < 2
+
+
+BOMBS = {
+    "fork": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+    "fork and sleep": "import os, time\nfor _ in range(99999):\n    if not os.fork(): time.sleep(99)",
+    "thread": "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()",
+    "small thread": "import threading, time\nthreading.stack_size(32768)\nwhile True:\n"
+    "    try: threading.Thread(target=time.sleep, args=(99,)).start()\n    except RuntimeError: pass",
+    "subprocess": "import subprocess, sys\nwhile True: subprocess.Popen(['/bin/sleep', '99'])",
+}
+
+
+@ways
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_bombs(bomb, without, marked):
+    mark, alive = marked
+    start = time.monotonic()
+    outcome = run(mark + bomb, limits=Limits(seconds=1.5), without=without)
+    assert not outcome.ok and time.monotonic() - start < 4
+    assert not alive()
+    assert run("pass", without=without).ok  # and the next one has all it needs
+
+
+@ways
+def test_leftovers_are_dead(without, marked):
+    mark, alive = marked
+    program = """
+import os, signal, time
+for number in range(1, 32):
+    if number not in (9, 19): signal.signal(number, signal.SIG_IGN)
+if not os.fork():
+    try: os.setsid()
+    except OSError: pass
+    if not os.fork():
+        time.sleep(99)
+    os._exit(0)
+time.sleep(0.3)
+"""
+    if FOUND.account == "root" and "seccomp" not in without:
+        pytest.skip("root that cannot become nobody may not start processes")
+    outcome = run(mark + program, limits=SHORT, without=without)
+    assert outcome.ok and not alive()
+
+
+@ways
+def test_endless_output(without):
+    for stream in ("stdout", "stderr"):
+        start = time.monotonic()
+        outcome = run(f"import sys\nwhile True: print('x' * 999, file=sys.{stream})", without=without)
+        assert outcome.why == "too much output" and time.monotonic() - start < 5
+        assert len(getattr(outcome, stream)) == Limits().output_bytes
+    assert run("print('x' * 1000)", limits=Limits(output_bytes=1001)).ok
+    assert not run("print('x' * 1000)", limits=Limits(output_bytes=1000)).ok
+
+
+@ways
+def test_much_memory(without):
+    outcome = run("x = bytearray(10 * 2**30)", without=without)
+    assert outcome.why == "out of memory" and not outcome.ok
+    outcome = run("x = []\nwhile True: x.append('x' * 10**7 + str(len(x)))", without=without)
+    assert outcome.why == "out of memory" and outcome.seconds < 8
+    assert run("x = bytearray(2**28)").ok
+
+
+@pytest.mark.skipif(FOUND.account == "root", reason="root that cannot become nobody may not start processes")
+def test_much_memory_in_many_processes():
+    program = """
+import os, time
+for _ in range(3):
+    if not os.fork(): break
+x = bytearray(100 * 2**20)
+time.sleep(5)
+"""
+    outcome = run(program, limits=Limits(memory_bytes=256 * 2**20))
+    assert outcome.why == "out of memory" and outcome.seconds < 4
+    shared = "x = bytearray(90 * 2**20)\n" + program.replace("x = bytearray(100 * 2**20)", "").replace("5", "0.5")
+    assert run(shared, limits=Limits(memory_bytes=256 * 2**20)).ok  # what they share counts once
+
+
+def test_large_files():
+    outcome = run("open('large', 'wb').write(bytes(2**21))", limits=Limits(file_bytes=2**20))
+    assert not outcome.ok and "OSError" in outcome.stderr
+
+
+@ways
+def test_many_files(without):
+    spaces = FOUND.mount and "user" not in without
+    large = "import time\nfor i in range(30):\n    open(str(i), 'wb').write(bytes(2**20)); time.sleep(0.02)"
+    many = "import time\nfor i in range(9999): open(str(i), 'w').close()\ntime.sleep(3)"
+    for program in (large, many):
+        outcome = run(program, limits=Limits(file_bytes=8 * 2**20), without=without)
+        assert not outcome.ok and outcome.why == ("failed" if spaces else "too many files"), outcome
+        assert not spaces or "No space left" in outcome.stderr
+
+
+def test_limits_are_checked():
+    for wrong in ({"seconds": 0}, {"memory_bytes": 2**20}, {"processes": 0}, {"output_bytes": -1}):
+        with pytest.raises(SettingError, match="give at least"):
+            Limits(**wrong)
+
+
+# What is elsewhere
+
+
+WRITES = """
+import os
+folder = FOLDER
+def tries(act, *given):
+    try: act(*given)
+    except OSError as error: print(error)
+    else: print("DONE", act, given)
+tries(open, folder + "/new", "w")
+tries(open, folder + "/kept", "a")
+tries(open, folder + "/kept", "w")
+tries(os.open, folder + "/kept", os.O_RDONLY | os.O_TRUNC)
+tries(os.truncate, folder + "/kept", 0)
+tries(os.unlink, folder + "/kept")
+tries(os.rename, folder + "/kept", folder + "/other")
+tries(os.rename, folder + "/kept", "here")
+tries(os.link, folder + "/kept", "here")
+tries(os.mkdir, folder + "/new")
+tries(os.symlink, "/", folder + "/new")
+tries(os.chmod, folder + "/kept", 0)
+tries(os.utime, folder + "/kept", (1, 1))
+tries(os.setxattr, folder + "/kept", "user.x", b"y")
+os.symlink(folder + "/kept", "way")
+tries(open, "way", "a")
+for place in ("/tmp", "/var/tmp", "/dev/shm", os.path.expanduser("~root"), HOME):
+    tries(open, place + "/unmask-sandbox-new", "w")
+open("here", "w").write("inside"); os.mkdir("sub"); os.rename("here", "there"); os.unlink("there")
+"""
+
+
+def check_no_writes_elsewhere(without: frozenset[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        kept = Path(folder, "kept")
+        kept.write_text("kept")
+        kept.chmod(0o666)
+        before = kept.stat()
+        outcome = run(f"FOLDER, HOME = {folder!r}, {str(Path.home())!r}\n{WRITES}", without=without)
+        assert outcome.ok and "DONE" not in outcome.stdout, outcome
+        after = kept.stat()
+        assert os.listdir(folder) == ["kept"] and kept.read_text() == "kept"
+        assert (after.st_mode, after.st_mtime, after.st_nlink) == (before.st_mode, before.st_mtime, before.st_nlink)
+
+
+@ways
+def test_no_writes_elsewhere(without):
+    check_no_writes_elsewhere(without)
+
+
+@needs_landlock
+@needs_seccomp
+@pytest.mark.parametrize("abi", [1, 2, 3, 4, 5, 6])
+def test_older_landlocks(abi, monkeypatch):
+    if FOUND.landlock < abi:
+        pytest.skip(f"this kernel has Landlock {FOUND.landlock}")
+    monkeypatch.setattr(box, "available", lambda: replace(FOUND, landlock=abi))
+    check_no_writes_elsewhere(NO_SPACES)
+    outcome = run(f"import os\nos.kill({os.getpid()}, 0)", without=NO_SPACES)
+    assert "PermissionError" in outcome.stderr
+
+
+@needs_landlock
+def test_no_reading_elsewhere():
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        secret = Path(folder, "secret")
+        secret.write_text("the secret")
+        secret.chmod(0o644)
+        places = [str(secret), "/etc/passwd", "/proc/self/environ", "/proc/1/cmdline", __file__]
+        program = f"""
+import os
+for place in {places!r}:
+    try: print("DONE", place, open(place).read())
+    except OSError: pass
+for place in ({folder!r}, "/", "/proc", "/tmp", "/home"):
+    try: print("DONE", place, os.listdir(place))
+    except OSError: pass
+open("/dev/null", "w").write("x"), open("/dev/urandom", "rb").read(1)
+"""
+        for without in (frozenset(), NO_SPACES if FOUND.seccomp else frozenset()):
+            outcome = run(program, without=without)
+            assert outcome.ok and outcome.stdout == "", outcome
+
+
+@ways
+def test_no_network(without):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        port = server.getsockname()[1]
+        program = f"""
+import socket
+def tries(act, *given):
+    try: act(*given)
+    except OSError as error: print(error)
+    else: print("DONE", act, given)
+tries(socket.create_connection, ("127.0.0.1", {port}), 2)
+tries(socket.create_connection, ("1.1.1.1", 80), 2)
+tries(socket.getaddrinfo, "localhost.example.com", 80)
+def datagram():
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("1.1.1.1", 53))
+tries(datagram)
+def named():
+    socket.socket(socket.AF_UNIX).connect("/run/dbus/system_bus_socket")
+if {"seccomp" not in without}: tries(named)
+one, other = socket.socketpair()
+one.send(b"x")
+assert other.recv(1) == b"x"
+"""
+        outcome = run(program, without=without, limits=Limits(seconds=15))
+        assert outcome.ok and "DONE" not in outcome.stdout, outcome
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+@ways
+def test_other_processes_are_out_of_reach(without):
+    program = f"""
+import os, signal, resource
+def tries(act, *given):
+    try: act(*given)
+    except OSError as error: print(error)
+    else: print("DONE", act, given)
+tries(os.kill, {os.getpid()}, 0)
+tries(os.kill, {os.getppid()}, 0)
+if {not FOUND.pid or "user" in without}: tries(os.kill, os.getppid(), 9)
+else:
+    try: os.kill(os.getppid(), 9)  # the first process of a namespace does not hear it
+    except OSError: pass
+if {"seccomp" not in without}:
+    tries(resource.prlimit, {os.getpid()}, resource.RLIMIT_NOFILE, (16, 16))
+    tries(os.setpriority, os.PRIO_USER, 0, 19)
+    tries(os.setsid)
+"""
+    outcome = run(program, without=without)
+    assert outcome.ok and "DONE" not in outcome.stdout, outcome
+
+
+@needs_seccomp
+def test_signals_by_seccomp_alone():
+    without = frozenset({"user", "landlock"})
+    program = f"""
+import os
+for process in ({os.getpid()}, os.getppid(), -1, 0):
+    try: os.kill(process, 0)
+    except PermissionError: pass
+    else: print("DONE", process)
+"""
+    outcome = run(program, without=without, insist=True)
+    assert outcome.ok and outcome.stdout == "", outcome
+    assert run("import os; os.abort()", without=without, insist=True).why == "killed"
+
+
+@needs_seccomp
+def test_dangerous_calls_fail():
+    program = """
+import ctypes, errno, os, platform
+libc = ctypes.CDLL(None, use_errno=True)
+column = {"x86_64": 0, "aarch64": 1}[platform.machine()]
+for name, numbers in TABLE.items():
+    if numbers[column] >= 0:
+        answer = libc.syscall(numbers[column], 0, 0, 0, 0, 0, 0)
+        assert (answer, ctypes.get_errno()) == (-1, errno.EPERM), name
+for number in (435, 437, 450, 451, 462, 500, 0x40000000 + 39):
+    assert libc.syscall(number, 0, 0, 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.ENOSYS, number
+for flags in (0x10000000, 0x40000000, 0x20000 | 17):
+    assert libc.syscall((56, 220)[column], flags, 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.EPERM
+head, held = (ctypes.c_uint * 2)(0x20080522, 0), (ctypes.c_uint * 6)()
+assert libc.capget(head, held) == 0 and not any(held), list(held)
+"""
+    program = program.replace("TABLE", repr(seccomp.FORBIDDEN))
+    for without in (frozenset(), NO_SPACES):
+        outcome = run(program, without=without, insist=True)
+        assert outcome.ok, outcome
+
+
+def test_the_filter_of_the_other_machine():
+    for machine in seccomp.ARCHITECTURES:
+        rules = seccomp.instructions(forks=False, signals=False, pid=7, machine=machine)
+        assert len(rules) < 4096
+        for place, (code, yes, no, _) in enumerate(rules):
+            jump = code in (seccomp.EQUAL, seccomp.ABOVE)
+            assert not jump or place + 1 + max(yes, no) < len(rules)
+    assert not seccomp.known("riscv64")
+
+
+def test_the_environment_is_clean(monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "hush")
+    program = """
+import os, sys
+assert "SECRET_TOKEN" not in os.environ and os.getcwd() == os.environ["HOME"]
+assert sorted(os.listdir()) == ["program.py"]
+assert not any("site-packages" in path or not path for path in sys.path)
+try: os.fstat(5)
+except OSError: pass
+else: raise AssertionError("an open descriptor")
+"""
+    outcome = run(program)
+    assert outcome.ok, outcome
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")
+def test_root_becomes_nobody():
+    if FOUND.account == "root":
+        pytest.skip("root cannot become nobody here")
+    for without in (frozenset(), NO_SPACES):
+        assert run(
+            "import os; assert os.getuid() == os.geteuid() == 65534 and os.getgid() == 65534", without=without
+        ).ok
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")
+def test_root_that_cannot_become_nobody_starts_no_processes(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    (tmp_path / "in").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "in"))
+    assert available().account == "root"
+    assert run("import threading as t; x = t.Thread(target=print); x.start(); x.join()").ok
+    for bomb in BOMBS.values():
+        outcome = run(bomb, limits=Limits(seconds=1))
+        assert not outcome.ok
+    assert "PermissionError" in run("import os; os.fork()").stderr
+    assert list((tmp_path / "in").iterdir()) == []
+
+
+# Cleaning up
+
+
+@ways
+def test_a_deleted_temporary_directory(without):
+    program = "import os, shutil\nshutil.rmtree(os.getcwd(), ignore_errors={})\nassert 1"
+    assert not run(program.format(False), without=without).ok  # the directory itself is held
+    assert run(program.format(True), without=without).ok
+    assert run("pass", without=without).ok
+
+
+@ways
+def test_many_runs_leave_nothing(without, marked, monkeypatch):
+    mark, alive = marked
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        outside = Path(folder).parent.stat().st_mode
+        awkward = (
+            "import os\nos.mkdir('shut', 0)\nos.makedirs('a/b/c'); open('a/b/c/d', 'w').write('x')\n"
+            "os.symlink('/', 'way'); os.symlink('" + folder + "', 'a/up'); os.mkfifo('pipe')"
+        )
+        descriptors = len(os.listdir("/proc/self/fd"))
+        for _ in range(12):
+            assert run(mark + awkward, without=without).ok
+            run(mark + "import os\nwhile True: os.fork()", without=without, limits=SHORT)
+        assert os.listdir(folder) == [] and not alive()
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert Path(folder).parent.stat().st_mode == outside and stat.S_IMODE(os.stat(folder).st_mode) == 0o755
+
+
+def test_fifty_runs_in_a_row(marked):
+    mark, alive = marked
+    for number in range(50):
+        assert run(mark + f"print({number})").stdout == f"{number}\n"
+    assert not alive()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@ways
+def test_eight_at_once(without):
+    programs = [
+        f"import time\nopen('mine', 'w').write('{i}')\ntime.sleep(0.2)\nprint(open('mine').read())" for i in range(5)
+    ]
+    programs += ["import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"]
+    programs += ["bytearray(10**10)", "while True: print('x' * 99)"]
+    threads = "import threading\nx = threading.Thread(target=print)\nx.start()\nx.join()\n"
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(lambda p: run(threads + p, limits=Limits(seconds=4), without=without), programs * 2))
+    for place, outcome in enumerate(outcomes):
+        number = place % 8
+        assert outcome.ok == (number < 5), outcome
+        assert number >= 5 or outcome.stdout == f"\n{number}\n"
+
+
+@ways
+def test_all_ends_when_unmask_is_killed(without, marked):
+    mark, alive = marked
+    program = mark + "import time; time.sleep(60)"
+    code = f"from unmask.sandbox import run, Limits; run({program!r}, limits=Limits(seconds=60), without={without!r})"
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        until(alive)
+    finally:
+        child.kill()
+        child.wait()
+    until(lambda: not alive())
+
+
+def until(holds, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_ctrl_c_ends_the_program(marked):
+    mark, alive = marked
+    start = time.monotonic()
+
+    def interrupt() -> None:
+        until(alive)
+        os.kill(os.getpid(), 2)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(mark + "while True: print('x' * 100, flush=True)", limits=Limits(seconds=20, output_bytes=2**40))
+    assert time.monotonic() - start < 10 and not alive()
+
+
+# Where the kernel cannot
+
+
+def test_it_refuses_unless_the_user_insists(marked):
+    mark, alive = marked
+    nothing = frozenset({"user", "landlock", "seccomp"})
+    with pytest.raises(UnmaskError) as error:
+        run("pass", without=nothing)
+    assert str(error.value).startswith("this kernel cannot keep untrusted code from writing files elsewhere and from")
+    assert str(error.value).endswith("pass insist=True / --insist to run it anyway") and "\n" not in str(error.value)
+    assert run("assert 1", without=nothing, insist=True).ok
+    assert run("while True: pass", without=nothing, insist=True, limits=Limits(seconds=1)).why == "timed out"
+    leave = (
+        mark
+        + "import os, time\nif not os.fork():\n    os.setsid()\n    if not os.fork(): time.sleep(99)\n    os._exit(0)"
+    )
+    assert run(leave, without=nothing, insist=True).ok and not alive()  # still nothing is left
+
+
+def test_an_unknown_protection_is_refused():
+    with pytest.raises(SettingError, match="did you mean 'landlock'"):
+        run("pass", without=frozenset({"landlok"}))
+
+
+def test_a_sandbox_that_does_not_start_is_no_failed_program(monkeypatch):
+    ask = box.ask
+    monkeypatch.setattr(box, "ask", lambda job, seconds: ask({**job, "python": "/no/such/python"}, seconds))
+    with pytest.raises(SandboxError, match=r"the sandbox did not start .*No such file"):
+        run("pass")
+    monkeypatch.setattr(box, "available", lambda: FOUND)
+    monkeypatch.setattr(box, "interpreter", lambda: "/bin/false")
+    with pytest.raises(SandboxError, match="the guard of a program ended"):
+        run("pass")
