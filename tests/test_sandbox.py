@@ -555,13 +555,16 @@ def test_all_ends_when_unmask_is_killed(without, marked):
     mark, alive = marked
     program = mark + "import time; time.sleep(60)"
     code = f"from unmask.sandbox import run, Limits; run({program!r}, limits=Limits(seconds=60), without={without!r})"
-    child = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        until(alive)
-    finally:
-        child.kill()
-        child.wait()
-    until(lambda: not alive())
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": folder})
+        try:
+            until(alive)
+        finally:
+            child.kill()
+            child.wait()
+        until(lambda: not alive())
+        until(lambda: all(path.is_dir() for path in Path(folder).rglob("*")))
 
 
 def until(holds, seconds: float = 30) -> None:

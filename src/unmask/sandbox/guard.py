@@ -12,6 +12,7 @@ import json
 import math
 import os
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -232,6 +233,7 @@ def guard(job: dict[str, Any]) -> dict[str, Any]:
     status = watch.until_it_ends(child)
     kill_all(child)
     if watch.why == "stopped":
+        shutil.rmtree(work, ignore_errors=True)
         os._exit(1)  # nobody listens
     watch.drain()
     said = watch.kept[4]
