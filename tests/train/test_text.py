@@ -367,7 +367,7 @@ def test_an_embedded_model_can_begin_another(made):
         ("text made --corpus a.txt.xz --heldout b.txt --tokenizer wider.json", "of another corpus or tokenizer"),
         ("text made --corpus a.txt.xz --heldout b.txt --weights made/model.safetensors", "--weights has no effect"),
         ("text new --corpus b.txt --heldout b.txt --shape '{\"tied\": false}'", "unknown size 'tied'"),
-        ("sudoku new --corpus b.txt", "--corpus has no effect on sudoku"),
+        ("countdown new --corpus b.txt", "--corpus has no effect on countdown"),
         ("sudoku new --heldout b.txt", "--heldout has no effect on sudoku"),
         ("sudoku new --tokenizer b.txt", "--tokenizer has no effect on sudoku"),
         ("sudoku new --exclude b.txt", "--exclude has no effect on sudoku"),
