@@ -228,13 +228,13 @@ def test_the_compiled_network_is_timed_where_there_is_a_compiler(monkeypatch):
         return function
 
     monkeypatch.setattr(torch, "compile", compiled)
-    monkeypatch.setattr(floor.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     model = make("tiny", torch.device("cpu"))
     found = speed.measure(model, RECIPE, repeat=1)
     consistent(found)
     assert asked == [{"dynamic": False}] * 2 and set(found["backbones_ms"]) == {"eager", "compiled"}
     assert found["public_compiled_ms"] is not None and found["notes"] == []
-    monkeypatch.setattr(floor.shutil, "which", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
     found = speed.measure(model, RECIPE, repeat=1)
     assert found["public_compiled_ms"] is None and found["notes"] == ["not compiled: there is no C++ compiler"]
 

@@ -6,8 +6,6 @@ positions: what a decoder that looks at every row cannot do without.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from unmask import memory
 from unmask.models.checkpoint import said
+from unmask.models.compiled import can_compile
 from unmask.models.denoiser import Denoiser, Head
 from unmask.models.transformer import Transformer
 from unmask.state import State
@@ -90,14 +89,11 @@ def eager(model: Denoiser, state: State) -> Run:
 
 
 def _compiled(model: Transformer, state: State) -> Run:
-    if model.device.type == "cpu" and not any(shutil.which(name) for name in _COMPILERS):
+    if not can_compile(model.device):
         raise FileNotFoundError("there is no C++ compiler")
     forward, inputs = torch.compile(_forward(model), dynamic=False), _inputs(model, state)
     forward(*inputs)
     return lambda: forward(*inputs)
-
-
-_COMPILERS = (os.environ.get("CXX", "g++"), "g++", "clang++")
 
 
 def _forward(model: Transformer) -> Callable[..., Tensor]:

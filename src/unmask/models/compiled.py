@@ -23,11 +23,16 @@ def compiled(denoiser: Denoiser) -> Denoiser:
     def change(inner: Denoiser) -> Denoiser:
         if not isinstance(inner, Transformer):
             raise SettingError(f"{inner.name} has no network of ours to compile", "leave compile out")
-        if inner.device.type == "cpu" and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+        if not can_compile(inner.device):
             raise SettingError("there is no C++ compiler, which compiling for a CPU takes", "leave compile out")
         return replace(inner, compiled=torch.compile(inner.network, dynamic=False))
 
     return innermost(denoiser, change)
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether there is a compiler for the device; for a CPU it is one of C++."""
+    return device.type != "cpu" or any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
 
 
 def is_compiled(denoiser: Denoiser) -> bool:

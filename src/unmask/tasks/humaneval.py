@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from unmask.tasks import code, files, plus
@@ -71,18 +72,11 @@ HUMANEVAL = Task(
         lambda text, example: tested(completed(text, example), example),
     ),
 )
-PLUS = Task(
+PLUS = replace(
+    HUMANEVAL,
     name="humaneval+",
     about="the same with the tests of EvalPlus",
     source=Source("HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release (Apache-2.0)"),
-    read=read,
-    ask=ask,
-    extract=extract,
-    as_published=unrun,
-    strict=unrun,
-    answer=lambda example: example.gold,
-    length=128,
-    stop=STOP,
     programs=(
         lambda text, example: tested_plus(sanitised(text, example), example),
         lambda text, example: tested_plus(completed(text, example), example),

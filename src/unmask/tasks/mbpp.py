@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from unmask.errors import InputError
@@ -78,17 +79,11 @@ MBPP = Task(
     stop=STOP,
     programs=(published, tested),
 )
-PLUS = Task(
+PLUS = replace(
+    MBPP,
     name="mbpp+",
     about="378 of them; strict runs the plus tests, which the published harness never does",
     source=Source("MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release (Apache-2.0)"),
     read=read_plus,
-    ask=ask,
-    extract=extract,
-    as_published=unrun,
-    strict=unrun,
-    answer=lambda example: f"{example.gold}\n```",
-    length=128,
-    stop=STOP,
     programs=(published, tested_plus),
 )
