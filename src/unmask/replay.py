@@ -7,10 +7,11 @@ in which no row is active, which changes nothing.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from unmask.faults import Faults
 from unmask.models.compiled import is_compiled
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
-from unmask.models.wrap import Chunked, Guided, Wrapped, layers
+from unmask.models.wrap import Chunked, Guided, layers
 from unmask.read import RAW, Raw
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
@@ -94,17 +95,30 @@ def _signal(way: Way, state: State, step: Tensor, code: Tensor) -> Tensor:
     return torch.cat([alive.long(), code[None]])
 
 
+class Apart:
+    """What a compiled step sees of a denoiser: plain values. The network stays out of the compiler's sight."""
+
+    def __init__(self, inner: Denoiser) -> None:
+        self.inner, self.name, self.head, self.cost, self.timed = inner, inner.name, inner.head, inner.cost, inner.timed
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
+        return self.inner.look(state, rows)
+
+
 @lru_cache(maxsize=1)
 def _compiled_next() -> Callable[[Way, Carry, Tensor | None], tuple[Carry, Moment]]:
     """`_next` with its small operations compiled into few; the network and the sweeps are as they were."""
     disable: Callable[..., Any] = torch.compiler.disable
     apart = {name: disable(getattr(read, name)) for name in ("weigh", "draw")}
-
-    class Apart(Wrapped):
-        look = disable(lambda self, state, rows: self.inner.look(state, rows))
-
     step = torch.compile(_next, dynamic=False)
-    return lambda way, carry, every: step(replace(way, denoiser=Apart(way.denoiser), **apart), carry, every)
+
+    def run(way: Way, carry: Carry, every: Tensor | None) -> tuple[Carry, Moment]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`")  # they are pure
+            return step(replace(way, denoiser=cast(Denoiser, Apart(way.denoiser)), **apart), carry, every)
+
+    return run
 
 
 class Recorded:
