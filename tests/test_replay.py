@@ -13,6 +13,7 @@ from unmask import SAMPLERS, SEARCHES, Recipe, engine, load, replay
 from unmask.background import count
 from unmask.engine import Moment, Way
 from unmask.errors import ModelError, ProgressError
+from unmask.models.compiled import can_compile, compiled
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import random_transformer
 from unmask.models.wrap import Guided
@@ -162,3 +163,43 @@ def test_a_sampler_that_stands_still_is_told() -> None:
     way = Way(model, Lazy(), SEARCHES["vanilla"](), asks=False)
     with pytest.raises(ProgressError, match="step 0, row 0: the sampler decided nothing"):
         list(replay._recorded_walk(way, state))
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The compiler's front half: what it reads of a step, run without being translated."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **how: real(function, backend="eager", **how))
+    replay._compiled_next.cache_clear()
+    yield
+    replay._compiled_next.cache_clear()
+
+
+RECIPE = Recipe("uniform", "smc", length=12, temperature=1.0, particles=4, every=3)
+
+
+@pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="no C++ compiler")
+def test_a_compiled_step_is_the_same_step_and_is_read_once(traced: None) -> None:
+    model = compiled(load("random", dtype=torch.float64))
+    prompts = ["a cat", "what is this"]
+    assert_same(*walks(model, RECIPE, prompts))
+    torch._dynamo.utils.counters.clear()
+    assert_same(*walks(model, RECIPE, prompts))
+    assert not torch._dynamo.utils.counters["stats"]
+
+
+@pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="no C++ compiler")
+def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Once(Again):
+        def __init__(self, step: Callable[[replay.Carry], tuple[replay.Carry, Moment]], carry: replay.Carry) -> None:
+            super().__init__(step, carry)
+            step(carry)  # as a recording does
+
+    def broken(way: Way, carry: replay.Carry, every: torch.Tensor | None) -> tuple[replay.Carry, Moment]:
+        raise RuntimeError("no such instruction\nand much more")
+
+    monkeypatch.setattr(replay, "Recorded", Once)
+    monkeypatch.setattr(replay, "_compiled_next", lambda: broken)
+    with pytest.warns(UserWarning, match="could not be compiled and runs as it is: no such instruction$"):
+        one, other = walks(compiled(load("random", dtype=torch.float64)), RECIPE, ["a cat"])
+    assert_same(one, other)

@@ -70,9 +70,14 @@ def gumbel(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpos
     return -torch.log(-torch.log(uniform(key, slot, step, column, purpose)))
 
 
-@lru_cache(maxsize=8)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def words(count: int, device: torch.device) -> Tensor:  # [count] int64
-    """Fixed odd 64-bit numbers, for hashing rows of tokens."""
+    """Fixed odd 64-bit numbers, for hashing rows of tokens; a compiled step holds them."""
+    return _words(count, device)
+
+
+@lru_cache(maxsize=8)
+def _words(count: int, device: torch.device) -> Tensor:
     column = torch.arange(count, device=device)
     zero = torch.zeros_like(column)
     a, b, _, _ = philox((column, zero, zero, zero), (zero, zero))

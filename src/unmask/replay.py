@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unmask import engine, fused, read
 from unmask.engine import Moment, Sight, Tally, Way, advance, blind, finish
+from unmask.errors import UnmaskError
 from unmask.faults import Faults
 from unmask.models.compiled import is_compiled
 from unmask.models.denoiser import Denoiser
@@ -211,15 +212,25 @@ class _Part:
         """The next step; only now it is known who takes it."""
         due = self.way.search.resamples and any(self.step % interval == 0 for interval in self.every)
         if due not in self.recorded:
-            every = self.intervals if due else None
-            step = _compiled_next() if is_compiled(self.way.denoiser) else _next
-            self.recorded[due] = Recorded(lambda carry: step(self.way, carry, every), self.carry)
+            self.recorded[due] = self._record(self.intervals if due else None)
         moment = self.recorded[due].play(self.step)
         self.signals.send(self.step)
         if self.step > self.began:
             self.alive = self._alive(self._read(self.step - 1))
         self.step += 1
         return moment
+
+    def _record(self, every: Tensor | None) -> Recorded:
+        if is_compiled(self.way.denoiser):
+            step = _compiled_next()
+            try:
+                return Recorded(lambda carry: step(self.way, carry, every), self.carry)
+            except (UnmaskError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:  # whatever a compiler throws: its work is not needed for a right answer
+                first = str(error).strip().split("\n")[0][:200]
+                warnings.warn(f"a step could not be compiled and runs as it is: {first}", stacklevel=2)
+        return Recorded(lambda carry: _next(self.way, carry, every), self.carry)
 
     def settle(self) -> None:
         """Wait for the last step, which may have found a fault."""
