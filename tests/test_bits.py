@@ -10,12 +10,13 @@ from safetensors.torch import load_file, save_file
 
 from checkpoints.small import LLADA, NATIVE, logits, refused, split, weights, write
 from unmask import load
+from unmask.cli import main
 from unmask.errors import ModelError, SettingError
 from unmask.models.bits import SCALE, pack, unpack
 from unmask.models.checkpoint import WEIGHTS
 from unmask.models.fabricate import fabricate
 from unmask.models.laws import check
-from unmask.train.start import fresh, quantize, save, take
+from unmask.train.start import fresh, merge, save, take
 
 EIGHT = {**NATIVE, "bits": 8}
 MATRIX, VECTOR = "blocks.0.qkv.weight", "norm.weight"
@@ -248,7 +249,7 @@ BAD = {
     "no scale": lambda good: {name: tensor for name, tensor in good.items() if name != SCALES},
     "a short scale": lambda good: good | {SCALES: torch.ones(23)},
     "a scale of one number": lambda good: good | {SCALES: torch.ones(1)},
-    "a square scale": lambda good: good | {SCALES: torch.ones(24, 8)},
+    "scales that do not divide its columns": lambda good: good | {SCALES: torch.ones(24, 3)},
     "a scale of whole numbers": lambda good: good | {SCALES: torch.ones(24, dtype=torch.int8)},
     "a vector of whole numbers": lambda good: (
         good | {VECTOR: torch.ones(8, dtype=torch.int8), VECTOR + SCALE: torch.ones(8)}
@@ -275,11 +276,11 @@ def test_take_refuses_scales_that_are_not_finite(tmp_path):
         take(network_of(), tmp_path / WEIGHTS)
 
 
-def test_quantize_takes_the_tokenizer_along(tmp_path):
+def test_merge_takes_the_tokenizer_along(tmp_path):
     fabricate("native", tmp_path / "old")
     split(tmp_path / "old")
     old = load(tmp_path / "old")
-    quantize(tmp_path / "old", tmp_path / "new")
+    merge([tmp_path / "old"], tmp_path / "new")
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
         "config.json",
         WEIGHTS,
@@ -293,24 +294,80 @@ def test_quantize_takes_the_tokenizer_along(tmp_path):
     assert json.loads((tmp_path / "new/config.json").read_text()) == {**config, "bits": 8}
 
 
-def test_quantize_refuses(tmp_path):
+def test_merge_refuses(tmp_path):
     fabricate("native", tmp_path / "good")
     fabricate("llada", tmp_path / "llada")
     damaged = write(tmp_path / "damaged", NATIVE, weights(NATIVE) | {MATRIX: torch.full((24, 8), float("nan"))})
     for source, said in {"llada": "unmask's own layout", "nowhere": "own layout", "damaged": "not all finite"}.items():
         with pytest.raises(ModelError, match=said):
-            quantize(tmp_path / source, tmp_path / "new")
+            merge([tmp_path / source], tmp_path / "new")
         assert not (tmp_path / "new").exists(), source
     with pytest.raises(ModelError, match="is there already"):
-        quantize(tmp_path / "good", damaged)
+        merge([tmp_path / "good"], damaged)
 
 
-def test_quantize_takes_back_what_it_could_not_finish(tmp_path, monkeypatch):
+def test_merge_takes_back_what_it_could_not_finish(tmp_path, monkeypatch):
     def full(*_):
         raise OSError("no space left on device")
 
     fabricate("native", tmp_path / "good")
     monkeypatch.setattr("unmask.train.start.write_json", full)
     with pytest.raises(ModelError, match="no space left"):
-        quantize(tmp_path / "good", tmp_path / "new")
+        merge([tmp_path / "good"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+# --- groups and means ------------------------------------------------------------------------------------------------
+
+
+def test_a_scale_for_every_group_of_columns():
+    exact = matrix(rows=20, columns=96)
+    packed = pack({"a": exact, "b": exact[:, :90]}, group=32)
+    assert packed["a" + SCALE].shape == (20, 3) and packed["b" + SCALE].shape == (20, 1)  # 90 columns: one group
+    parts = exact.view(20, 3, 32).double()
+    off = (unpack(packed)["a"].view(20, 3, 32).double() - parts).abs()
+    assert (off <= packed["a" + SCALE].double()[..., None] / 2 * (1 + 1e-4)).all()
+    rows = (unpack(pack({"a": exact}))["a"].double() - exact.double()).abs()
+    assert (off.flatten(1).sum(1) / rows.sum(1)).mean() < 0.9  # finer than one scale a row
+
+
+def test_groups_are_loaded_as_they_were_packed(tmp_path):
+    packed = pack(weights(NATIVE), group=4)
+    model = load(write(tmp_path / "grouped", {**EIGHT, "group": 4}, packed))
+    expected = unpack(packed)
+    assert all(torch.equal(parameter, expected[name]) for name, parameter in model.network.named_parameters())
+    write(tmp_path / "other", {**EIGHT, "group": 2}, packed)
+    refused(tmp_path / "other", SCALE, "by the config it must be")
+    for bad in (0, -4, 1.5, "4", True):
+        write(tmp_path / "bad", {**EIGHT, "group": bad}, packed)
+        refused(tmp_path / "bad", "config.json: group is")
+
+
+def test_the_mean_of_two(tmp_path):
+    one, two = network_of(seed=1), network_of(seed=2)
+    for name, network in {"one": one, "two": two}.items():
+        (tmp_path / name).mkdir()
+        save(tmp_path / name, NATIVE, network)
+    assert main(["merge", str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(tmp_path / "mean")]) == 0
+    kept = load_file(tmp_path / "mean" / WEIGHTS)
+    for (name, a), b in zip(one.named_parameters(), two.parameters(), strict=True):
+        assert torch.equal(kept[name], ((a.half().float() + b.half().float()) / 2).half()), name
+    merge([tmp_path / "one", tmp_path / "two"], tmp_path / "small", 8, 4)
+    expected = unpack(
+        pack({name: weight.float() for name, weight in load_file(tmp_path / "mean" / WEIGHTS).items()}, 4)
+    )
+    found = dict(load(tmp_path / "small").network.named_parameters())
+    assert all(torch.allclose(found[name], expected[name], rtol=0.02, atol=2e-3) for name in found)
+
+
+def test_merge_refuses_another_network(tmp_path, capsys):
+    fabricate("native", tmp_path / "one")
+    (tmp_path / "two").mkdir()
+    save(tmp_path / "two", NATIVE, network_of())
+    out = str(tmp_path / "mean")
+    assert main(["merge", str(tmp_path / "one"), str(tmp_path / "two"), "--out", out]) != 0
+    assert "is of another network" in capsys.readouterr().err
+    assert main(["merge", str(tmp_path / "one"), "--out", out, "--group", "4"]) != 0
+    assert "only 8 bits have scales" in capsys.readouterr().err
+    assert main(["merge", str(tmp_path / "nowhere"), "--out", out]) != 0
+    assert not (tmp_path / "mean").exists()

@@ -1,4 +1,4 @@
-"""The command line's half for models: flags that say which one is loaded; check, fabricate, convert and train."""
+"""The command line's half for models: flags that say which one is loaded; check, fabricate, convert, train, merge."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from unmask.train.loop import STATE, Plan, reached, train
 from unmask.train.optim import OPTIMIZERS
 from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, WEIGHTINGS
-from unmask.train.start import FREE, fresh, save, sizes, take, weights_at
+from unmask.train.start import FREE, fresh, merge, save, sizes, take, weights_at
 from unmask.train.task import Options, Task
 
 Namespace = argparse.Namespace
@@ -293,3 +293,20 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--length", type=int, default=1024, metavar="N", help="longest canvas it was trained on [1024]")
     parser.add_argument("--time-conditioning", action="store_true", help="it was trained with its time input")
     parser.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where it is not the last one")
+
+
+def run_merge(args: Namespace) -> None:
+    """Write the mean of models of one network as a new model."""
+    if args.group is not None and (args.bits != 8 or args.group < 1):
+        raise InputError(f"--group is {args.group}", "it is a number of columns, and only 8 bits have scales")
+    merge([weights_at(name).parent for name in args.models], Path(args.out), args.bits, args.group)
+    size = sum(path.stat().st_size for path in Path(args.out).iterdir())
+    print(f"{args.out}: {len(args.models)} models in {args.bits} bits, {size / 1e6:.1f} MB")
+
+
+def add_merge(parser: argparse.ArgumentParser) -> None:
+    about = "directories with models of one network, or names like text; one alone is only written again"
+    parser.add_argument("models", nargs="+", metavar="MODEL", help=about)
+    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
+    parser.add_argument("--bits", type=int, default=16, choices=(8, 16), help="of a weight [16]")
+    parser.add_argument("--group", type=int, metavar="N", help="8 bits: columns under one scale [all of a row]")

@@ -94,6 +94,11 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask train sudoku runs/small --steps 20 --batch 16 --held 4 --shape '{"width": 32, "layers": 1, "inner": 32}'
   unmask generate --model runs/small --canvas '12345678[MASK]' --json""",
     ),
+    "merge": (
+        modelcli.run_merge,
+        "Write the mean of models of one network as a new model, in 16 or 8 bits a weight.",
+        "  unmask merge runs/one runs/two --out runs/mean\n  unmask merge text --out text-8 --bits 8 --group 128",
+    ),
     "convert": (
         modelcli.run_convert,
         "Turn a Lightning checkpoint of MDLM into a directory that unmask loads. No code of the file runs.",
@@ -184,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     modelcli.add_fabricate(made["fabricate"])
     modelcli.add_convert(made["convert"])
     modelcli.add_train(made["train"])
+    modelcli.add_merge(made["merge"])
     _add_frequencies(made["frequencies"])
     made["demo"].add_argument(
         "--puzzles", type=int, default=demo.PUZZLES, metavar="N", help=f"how many [{demo.PUZZLES}]"

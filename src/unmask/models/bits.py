@@ -1,4 +1,7 @@
-"""Weights <-> tensors in 8 bits: a matrix as whole numbers from -127 to 127, with one scale for each of its rows."""
+"""Weights <-> tensors in 8 bits: a matrix as whole numbers from -127 to 127, with scales.
+
+There is one scale for each row, or one for each group of so many columns in a row: finer, and a little larger.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ LARGEST = 127
 TINIEST = torch.finfo(torch.float32).tiny  # a row of zeros has a scale too, and none is lost below it
 
 
-def pack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each matrix as int8 [rows, columns] beside its scales [rows], all else as it is; scales and the rest in float32.
+def pack(weights: Mapping[str, Tensor], group: int | None = None) -> dict[str, Tensor]:
+    """Each matrix as int8 [rows, columns] beside its scales, all else as it is; scales and the rest in float32.
 
-    The largest weight of a row becomes 127, so that no weight is off by more than half a scale.
+    Scales are [rows], with a `group` of columns [rows, groups]. The largest weight under a scale becomes 127, so that
+    no weight is off by more than half a scale.
     """
     packed = {}
     for name, weight in weights.items():
@@ -25,10 +29,16 @@ def pack(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if exact.dim() != 2:
             packed[name] = exact
             continue
-        scale = finite(name, (exact.abs().amax(1) / LARGEST).clamp(min=TINIEST))
-        packed[name] = (exact / scale[:, None]).round().to(torch.int8)
-        packed[name + SCALE] = scale
+        parts = exact.view(len(exact), groups(exact.shape[1], group), -1)
+        scale = finite(name, (parts.abs().amax(2) / LARGEST).clamp(min=TINIEST))
+        packed[name] = (parts / scale[..., None]).round().to(torch.int8).flatten(1)
+        packed[name + SCALE] = scale[:, 0].contiguous() if group is None else scale
     return packed
+
+
+def groups(columns: int, group: int | None) -> int:
+    """How many scales a row has; one that cannot be divided so has one."""
+    return 1 if group is None or columns % group else columns // group
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -37,16 +47,25 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     weights = {name: tensor for name, tensor in tensors.items() if name.removesuffix(SCALE) not in whole}
     for name, matrix in whole.items():
         scale = tensors.get(name + SCALE)
-        if scale is None or matrix.dim() != 2 or scale.shape != matrix.shape[:1]:
+        if scale is None or not _fits(scale, matrix):
             raise ModelError(f"{name[:80]!r} is in 8 bits without a scale for each row", "the checkpoint is damaged")
         weights[name] = torch.empty(matrix.shape)
         put(weights[name], matrix, finite(name, scale))
     return weights
 
 
+def _fits(scale: Tensor, matrix: Tensor) -> bool:
+    """Whether there is a scale for each row, or as many for each as divide its columns."""
+    if matrix.dim() != 2 or scale.dim() not in (1, 2) or scale.shape[0] != matrix.shape[0]:
+        return False
+    return scale.dim() == 1 or (scale.shape[1] > 0 and matrix.shape[1] % scale.shape[1] == 0)
+
+
 def put(place: Tensor, whole: Tensor, scale: Tensor) -> None:
-    """Write whole [rows, columns] × scale [rows] into `place`, in its own type."""
-    place.copy_(whole).mul_(scale[:, None].to(place.device))  # every type of floats has these whole numbers exactly
+    """Write whole [rows, columns] × scale [rows] or [rows, groups] into `place`, in its own type."""
+    place.copy_(whole)  # every type of floats has these whole numbers exactly
+    parts = place.view(len(place), 1 if scale.dim() == 1 else scale.shape[1], -1)
+    parts.mul_(scale.to(place.device).view(*parts.shape[:2], 1))
 
 
 def finite(name: str, scale: Tensor) -> Tensor:

@@ -208,7 +208,8 @@ def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
         name: (slot.rows or parameters[slot.parameter].shape[0], *parameters[slot.parameter].shape[1:])
         for name, slot in plan.slots.items()
     }
-    return shapes | {scale: shapes[name][:1] for name, scale in plan.scales.items()}
+    parts = {} if plan.group is None else {name: (bits.groups(shapes[name][1], plan.group),) for name in plan.scales}
+    return shapes | {scale: shapes[name][:1] + parts.get(name, ()) for name, scale in plan.scales.items()}
 
 
 def fill(

@@ -35,7 +35,8 @@ class Blueprint:
     pad: int | None = None
     buffers: tuple[str, ...] = ()  # tensors that may be there and are not needed
     copies: Mapping[str, str] = field(default_factory=dict)  # the same, and equal to another tensor
-    scales: Mapping[str, str] = field(default_factory=dict)  # matrix in 8 bits -> tensor with a scale for each row
+    scales: Mapping[str, str] = field(default_factory=dict)  # matrix in 8 bits -> tensor with its scales
+    group: int | None = None  # columns under one scale; None: all of a row
     shift: bool = False  # output i belongs to token i + 1
     subs: bool = False  # the mask is no part of the distribution
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level

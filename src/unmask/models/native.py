@@ -22,7 +22,7 @@ BITS = (8, 16)  # of a matrix's weights: whole numbers with scales, or floats of
 
 
 def read(config: Config) -> Blueprint:
-    """Fields of Shape by their names, the special ids, `limit`, `time_input`, `absent_mask` and `bits`."""
+    """Fields of Shape by their names, the special ids, `limit`, `time_input`, `absent_mask`, `bits` and `group`."""
     usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Shape)}
     given: dict[str, Any] = {name: config.integer(name, kind) for name, kind in SIZES.items()}
     given |= {name: config.flag(name, bool(usual[name])) for name in FLAGS}
@@ -49,6 +49,7 @@ def read(config: Config) -> Blueprint:
     bits = 16 if config.values.get("bits") is None else config.values["bits"]
     if type(bits) is not int or bits not in BITS:
         raise ModelError(f"config.json: bits is {reprlib.repr(bits)}", f"choose from {', '.join(map(str, BITS))}")
+    group = None if config.values.get("group") is None else config.integer("group", "width")
     with torch.device("meta"):
         dims = {name: parameter.dim() for name, parameter in Network(shape).named_parameters()}
     return Blueprint(
@@ -59,6 +60,7 @@ def read(config: Config) -> Blueprint:
         eos=config.tokens("eos_token_id", shape.vocabulary),
         pad=config.token("pad_token_id", shape.vocabulary),
         scales={name: name + SCALE for name, dim in dims.items() if dim == 2} if bits == 8 else {},
+        group=group,
         subs=config.flag("absent_mask", True),
         noise=log_linear if shape.condition and config.flag("time_input") else None,
     )

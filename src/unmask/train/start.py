@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -104,29 +104,53 @@ def as_denoiser(name: str, config: Mapping[str, Any], network: Network) -> Trans
 
 def save(directory: Path, config: Mapping[str, Any], network: Network, bits: int = 16) -> None:
     """The network as a model: in 16 bits as float16, a rounding that no figure notices, or in 8 (`models.bits`)."""
-    _write(directory, config, network, bits, [])
+    _write(directory, config, dict(network.named_parameters()), bits, None, [])
 
 
-def quantize(source: Path, target: Path) -> None:
-    """A checkpoint of unmask's own layout -> the same in 8 bits, with its tokenizer, in a new directory."""
+def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | None = None) -> None:
+    """Checkpoints of one network of ours -> the mean of their weights, with the first one's tokenizer; of one: itself.
+
+    The ends of two runs from one start are often better in the middle between them than either is.
+    """
     with new_checkpoint(target) as begun:
-        config = read_json(source, "config.json") or {}
-        if config.get("model_type") not in NATIVE.types:
-            raise ModelError(f"{str(source)!r} is no model of unmask's own layout", "only these have 8-bit weights")
-        network = fill(read(Config(config)), survey(source), torch.device("cpu"), torch.float32)
+        config, weights = _weights(sources[0])
+        for source in sources[1:]:
+            other, more = _weights(source)
+            if _network(other) != _network(config):
+                raise ModelError(f"{str(source)!r} is of another network than {str(sources[0])!r}", "they have no mean")
+            weights = {name: weight + more[name] for name, weight in weights.items()}
         for name in TOKENIZER:
-            data = read_bytes(source, name)
+            data = read_bytes(sources[0], name)
             if data is not None:
                 begun.append(target / name)
                 begun[-1].write_bytes(data)
-        _write(target, config, network, 8, begun)
+        _write(target, config, {name: weight / len(sources) for name, weight in weights.items()}, bits, group, begun)
 
 
-def _write(directory: Path, config: Mapping[str, Any], network: Network, bits: int, begun: list[Path]) -> None:
+def _weights(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = read_json(source, "config.json") or {}
+    if config.get("model_type") not in NATIVE.types:
+        raise ModelError(f"{str(source)!r} is no model of unmask's own layout", "only these can be merged")
+    network = fill(read(Config(config)), survey(source), torch.device("cpu"), torch.float32)
+    return config, {name: parameter.detach() for name, parameter in network.named_parameters()}
+
+
+def _network(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config says beside how its weights are kept."""
+    return {name: value for name, value in config.items() if name not in ("bits", "group")}
+
+
+def _write(
+    directory: Path,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    bits: int,
+    group: int | None,
+    begun: list[Path],
+) -> None:
     if bits not in BITS:
         raise unknown("number of bits", bits, map(str, BITS))
-    weights = dict(network.named_parameters())
-    packed = pack(weights) if bits == 8 else {name: weight.detach().half().cpu() for name, weight in weights.items()}
-    rest = {name: value for name, value in config.items() if name != "bits"}
-    write_weights(directory / WEIGHTS, packed, begun)
-    write_json(directory / "config.json", rest | ({"bits": 8} if bits == 8 else {}), begun)
+    halves = {name: weight.detach().half().cpu() for name, weight in weights.items()} if bits == 16 else {}
+    kept = {"bits": 8} | ({} if group is None else {"group": group}) if bits == 8 else {}
+    write_weights(directory / WEIGHTS, halves or pack(weights, group), begun)
+    write_json(directory / "config.json", _network(config) | kept, begun)
