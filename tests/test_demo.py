@@ -13,7 +13,7 @@ import torch
 
 from unmask import demo, load, show, sudoku, trace
 from unmask.cli import main
-from unmask.evaluate import wilson
+from unmask.stats import wilson
 
 
 class Screen(io.StringIO):

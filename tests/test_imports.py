@@ -14,9 +14,10 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Each may import what stands before it; a folder may also import from itself. A new module needs a place here.
 ORDER = (
-    "interrupt errors sandbox memory device clock chart sudoku countdown philox dice state faults models entropy "
-    "kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode evaluate "
-    "tasks floor speed train unmask show flags modelcli taskcli speedcli demo commands parser cli __main__"
+    "interrupt errors sandbox lock stats memory device clock chart sudoku countdown philox dice state faults models "
+    "entropy kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode "
+    "tasks rows bench compare floor speed train unmask origin show flags modelcli puzzlecli evalcli speedcli demo "
+    "commands parser cli __main__"
 ).split()
 
 

@@ -137,14 +137,20 @@ def decode_batch(
     canvases: Sequence[Text] | None = None,
     recipe: Recipe = Recipe(),
     seeds: Sequence[int] | None = None,
-    answer: Answer | None = None,
+    answer: Answer | Sequence[Answer] | None = None,
     trace: str | Path | None = None,
     watch: Watch | None = None,
 ) -> list[Result]:
-    """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place)."""
+    """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place).
+
+    `answer` may be a list, one function for each.
+    """
     began = time.perf_counter()
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
     rows = _layout(model, prompts, canvases, recipe)
+    asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
+    if len(asked) != len(rows):
+        raise InputError(f"{len(asked)} functions for {len(rows)} prompts", "give one answer each")
     keys = _keys(recipe, seeds, len(rows))
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
     moments: list[tuple[Tensor, Resampled | None]] = []
@@ -158,7 +164,7 @@ def decode_batch(
             moments.append((moment.entropy, moment.resampled))
             state, tally = moment.state, moment.tally
         particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments))
-        chosen = lowest(state) if search.choose == "lowest" else majority(state, _answers(particles, answer))
+        chosen = lowest(state) if search.choose == "lowest" else majority(state, _answers(particles, asked))
         evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), torch.zeros(len(rows)).double())
         k, seconds = search.particles, time.perf_counter() - began
         results = [
@@ -198,7 +204,7 @@ def prepare(
     return denoiser, state, sampler, search, rules
 
 
-def _check_kinds(recipe: Recipe, answer: Answer | None, lists: Sequence[object]) -> None:
+def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> None:
     """Refuse arguments of the wrong kind, and an answer that nobody would ask for."""
     if not isinstance(recipe, Recipe):
         raise InputError(f"recipe is a {type(recipe).__name__}", "give a Recipe, or Recipe.from_dict of a dict")
@@ -282,8 +288,10 @@ def _shown(tokens: list[int], canvas: Canvas, vocab: Vocab) -> list[int]:
     return shown
 
 
-def _answers(particles: list[Particle], answer: Answer | None) -> list[Hashable | None]:
-    return [particle.text if answer is None else answer(particle.text) for particle in particles]
+def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[Hashable | None]:
+    each = len(particles) // len(asked)
+    pairs = [(particle.text, asked[place // each]) for place, particle in enumerate(particles)]
+    return [text if answer is None else answer(text) for text, answer in pairs]
 
 
 # --- events that only a whole decode knows ---------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from unmask import show, sudoku
 from unmask import trace as traces
 from unmask.decode import Result, Watch, decode
 from unmask.errors import InputError
-from unmask.evaluate import wilson
 from unmask.models import Denoiser, load
 from unmask.recipe import Recipe
+from unmask.stats import wilson
 from unmask.sudoku import Board
 from unmask.trace import Event
 from unmask.train.grids import grids

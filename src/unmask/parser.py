@@ -8,7 +8,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
 
-from unmask import __version__, commands, demo, flags, modelcli, speedcli, taskcli
+from unmask import __version__, commands, demo, evalcli, flags, modelcli, puzzlecli, speedcli
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.modelcli import Namespace
 from unmask.prompt import MARKER
@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
     ),
     "solve": (
-        taskcli.run_solve,
+        puzzlecli.run_solve,
         "Solve a Sudoku or a countdown with the model that comes along, and say whether the answer is right.",
         """\
   unmask solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
@@ -43,14 +43,23 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask solve puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8""",
     ),
     "eval": (
-        taskcli.run_eval,
-        "Decode a file of puzzles: how many are solved, and whether path entropy knew which.",
+        evalcli.run_eval,
+        "Put the questions of a task to a model: how many it solves, and whether path entropy knew which.",
         """\
   unmask eval sudoku --data puzzle.txt
-  unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8 --json""",
+  unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8 --json
+  unmask eval sudoku --data puzzle.txt --rows one.jsonl""",
+    ),
+    "compare": (
+        evalcli.run_compare,
+        "Compare runs over the same questions: differences with intervals, and what they cost.",
+        """\
+  unmask eval sudoku --data puzzle.txt --rows one.jsonl
+  unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --rows other.jsonl
+  unmask compare one.jsonl other.jsonl""",
     ),
     "puzzles": (
-        taskcli.run_puzzles,
+        puzzlecli.run_puzzles,
         "Make Sudokus with one solution, or countdown problems, that training leaves out.",
         """\
   unmask puzzles sudoku --count 20 --clues 28 -o puzzles.txt
@@ -177,9 +186,11 @@ def _parser() -> argparse.ArgumentParser:
     made["generate"].usage = "unmask generate [PROMPT] [flags]"
     made["generate"].epilog = f"{FOLLOW}\n\n{made['generate'].epilog}"
     _add_generate(made["generate"])
-    taskcli.add_solve(made["solve"])
-    taskcli.add_eval(made["eval"])
-    taskcli.add_puzzles(made["puzzles"])
+    puzzlecli.add_solve(made["solve"])
+    evalcli.add_eval(made["eval"])
+    made["eval"].epilog = f"{evalcli.LISTED}\n\n{made['eval'].epilog}"
+    evalcli.add_compare(made["compare"])
+    puzzlecli.add_puzzles(made["puzzles"])
     speedcli.add_bench(made["bench"])
     for name in ("samplers", "searches", "models", "recipes"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")

@@ -52,12 +52,12 @@ def cost(found: Result) -> str:
     """One line: path entropy and the three counters."""
     parts = [
         f"path entropy {found.path_entropy:.3f} bits",
-        _many(found.steps, "step"),
-        _many(found.calls, "call"),
-        _many(found.evaluations, "evaluation"),
+        many(found.steps, "step"),
+        many(found.calls, "call"),
+        many(found.evaluations, "evaluation"),
     ]
     if len(found.particles) > 1:
-        parts.append(f"{_many(len(found.particles), 'particle')} of {_many(found.lineages, 'lineage')}")
+        parts.append(f"{many(len(found.particles), 'particle')} of {many(found.lineages, 'lineage')}")
     if found.recipe.cache_block is not None:
         parts.append("approximate: prefix cache")
     return " · ".join(parts)
@@ -71,17 +71,6 @@ def particles(found: Result) -> Grid:
         numbers = f"{particle.path_entropy:.3f}", str(particle.steps), str(particle.origin)
         made.add_row(mark, str(place), one_line(particle.text), *numbers)
     return made
-
-
-def measured(found: Mapping[str, Any]) -> str:
-    """One line: the share that is solved, path entropy and cost."""
-    sure = "" if found["auroc"] is None else f" · AUROC {found['auroc']:.3f}"
-    many = f"{found['n']}, {found['skipped']} skipped" if found["skipped"] else found["n"]
-    return (
-        f"solved {found['strict']:.3f} ({found['strict_low']:.3f}–{found['strict_high']:.3f}) of {many} · "
-        f"path entropy {found['path_entropy_bits']:.3f} bits{sure} · "
-        f"{found['evaluations']} evaluations · {found['seconds']:.1f} s"
-    )
 
 
 def board(cells: Sequence[int]) -> str:
@@ -125,7 +114,7 @@ def _written(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
 
-def _many(number: int, noun: str) -> str:
+def many(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -278,17 +267,17 @@ def following() -> Iterator[Watch | None]:
 
 
 @contextmanager
-def evaluating(puzzles: int) -> Iterator[Watch | None]:
-    """A watcher of batches that shows how many puzzles are decoded, with their shares on the way; None as above."""
+def evaluating(questions: int, done: int = 0) -> Iterator[Watch | None]:
+    """A watcher of batches that shows how many questions are decoded, with their shares on the way; None as above."""
     with progress() as bar:
-        task = bar.add_task(f"{puzzles} puzzles", total=puzzles)
-        before = now = 0  # puzzles of earlier batches, and of this one
+        task = bar.add_task(f"{questions} questions", total=questions, completed=done)
+        before, now = done, 0  # questions of earlier batches, and of this one
 
         def tell(event: Event, decided: int, open: int) -> None:
             nonlocal before, now
             if event["event"] == "start":
                 before, now = before + now, len(event["canvases"])
-            bar.update(task, completed=before + now * decided / open)
+            bar.update(task, completed=min(questions, before + now * decided / open))
 
         yield None if bar.disable else _counting(tell)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,18 @@ from unmask.models.transformer import random_transformer
 from unmask.models.words import words
 
 WEIGHTS = Path(__file__).parent.parent / "weights"  # of the models that come with the package
-__all__ = ["FAMILIES", "MODELS", "Denoiser", "Head", "Table", "Tokenizer", "load", "load_tokenizer", "on_device"]
+__all__ = [
+    "FAMILIES",
+    "MODELS",
+    "Denoiser",
+    "Head",
+    "Table",
+    "Tokenizer",
+    "fingerprint",
+    "load",
+    "load_tokenizer",
+    "on_device",
+]
 
 
 def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
@@ -92,6 +104,25 @@ def load(
     if words_from is None and not Path(name).expanduser().is_dir():
         words_from = _borrowed(directory)
     return from_directory(directory, place, kind, name=name, mask_id=mask_id, tokenizer=words_from, progress=progress)
+
+
+def fingerprint(
+    name: str | os.PathLike[str], revision: str | None = None, progress: Progress | None = None
+) -> str | None:
+    """SHA-256 of a model's weights, its files one after the other by name; None where they are in no file."""
+    name = _name(name)
+    directory = WEIGHTS / name if name in MODELS else _directory(name, revision)
+    files = sorted(directory.glob("model*.safetensors"))
+    total, found = sum(file.stat().st_size for file in files), hashlib.sha256()
+    done = 0
+    for file in files:
+        with file.open("rb") as stream:
+            while part := stream.read(1 << 24):
+                found.update(part)
+                done += len(part)
+                if progress is not None:
+                    progress(done, total)
+    return found.hexdigest() if files else None
 
 
 def load_tokenizer(

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, sudoku4, sudoku9
+from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, sudoku, sudoku4
 from unmask.tasks.shots import shots
-from unmask.tasks.task import Example, Outcome, Program, Run, Task
+from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        sudoku9.SUDOKU9,
+        sudoku.SUDOKU,
+        countdown.COUNTDOWN,
         sudoku4.SUDOKU4,
         sudoku4.DREAM,
-        countdown.COUNTDOWN,
+        countdown.CHAT,
         countdown.DREAM,
         gsm8k.GSM8K,
         math500.MATH500,
@@ -24,4 +25,4 @@ TASKS: dict[str, Task] = {
     )
 }
 
-__all__ = ["TASKS", "Example", "Outcome", "Program", "Run", "Task", "shots"]
+__all__ = ["TASKS", "Example", "Outcome", "Program", "Puzzle", "Run", "Task", "shots"]

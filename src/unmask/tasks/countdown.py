@@ -1,15 +1,18 @@
-"""Countdown as text: three to five numbers and a target -> equations that make it, judged as published and in truth."""
+"""Countdown: three to five numbers and a target -> equations that make it, judged as published and in truth."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
+from unmask import countdown
+from unmask.errors import InputError
 from unmask.tasks import files
-from unmask.tasks.task import Example, Source, Task
+from unmask.tasks.task import Example, Puzzle, Source, Task
 
 SIGNS = str.maketrans("×÷−", "*/-")  # how people write them
 END = r"(?!\.?[0-9]| *=| *[-+*/] *[0-9(])"  # where a result is not the beginning of something longer
@@ -27,6 +30,34 @@ def read(path: Path) -> list[Example]:
     """JSON lines with `input` and `output`."""
     found = files.rows(path, "input", "output")
     return [example(str(number), row["input"], row["output"]) for number, row in enumerate(found)]
+
+
+def read_problems(path: Path) -> Iterator[Example]:
+    """Lines like `15,44,79,50`, or JSON lines with such an `input`: what the model that comes along can be asked."""
+    found = 0
+    for number, line in enumerate(files.unpacked(path).splitlines(), 1):
+        if line.strip():
+            try:
+                problem = countdown.parse(problem_text(line))
+            except InputError as error:
+                raise InputError(f"line {number} of {str(path)!r}: {error.message}", error.hint) from None
+            yield example(str(found), str(problem), "")
+            found += 1
+    if not found:
+        raise InputError(f"there is no countdown in {str(path)!r}", "each line needs numbers and a target: 15,44,79,50")
+
+
+def problem_text(line: str) -> str:
+    """The problem in a line of a file: as it is, or the `input` of a JSON object."""
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        said = json.loads(line)["input"]
+    except (ValueError, KeyError):
+        said = None
+    if not isinstance(said, str):
+        raise InputError("there is no text `input`", 'write {"input": "15,44,79,50"}')
+    return said
 
 
 # --- arithmetic ------------------------------------------------------------------------------------------------------
@@ -111,6 +142,11 @@ def strict(text: str, example: Example) -> bool:
     return answer is not None and makes(answer.split(","), numbers, target)
 
 
+def right(text: str, example: Example) -> bool:
+    """The whole text is equations that make the target, as the model that comes along writes them."""
+    return countdown.fault(text, countdown.parse(example.fields["input"])) is None
+
+
 # --- the prompts -----------------------------------------------------------------------------------------------------
 
 RULES = (
@@ -143,7 +179,22 @@ def ask_dream(example: Example, shots: Sequence[Example]) -> str:
 
 COUNTDOWN = Task(
     name="countdown",
-    about="make a target of three numbers (cd3), or of four or five; the reference formula must be met to the letter",
+    about="countdown of three to five numbers for the model that comes along",
+    source=Source("cd3_test.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)"),
+    read=read_problems,
+    ask=lambda example, shots: str(example.fields["input"]),
+    extract=lambda text, example: text or None,
+    as_published=dream,
+    strict=right,
+    answer=lambda example: next(countdown.solutions(countdown.parse(example.fields["input"])), ""),
+    length=countdown.columns(countdown.MOST) - countdown.HEAD,
+    puzzle=Puzzle(
+        countdown.MASK, countdown.parse, countdown.check, countdown.canvas, countdown.answer, countdown.fault
+    ),
+)
+CHAT = Task(
+    name="countdown-chat",
+    about="countdown as a chat; the reference formula must be met to the letter",
     source=Source("cd3_test.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)"),
     read=read,
     ask=ask,
@@ -158,7 +209,7 @@ COUNTDOWN = Task(
 )
 DREAM = Task(
     name="countdown-dream",
-    about="the same puzzles as Dream's evaluation asks and grades them",
+    about="countdown as Dream's evaluation asks and grades it",
     source=Source("cd4_test.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)"),
     read=read,
     ask=ask_dream,

@@ -6,8 +6,10 @@ import csv
 import gzip
 import io
 import json
+import sys
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from unmask.errors import InputError
 
@@ -28,12 +30,29 @@ def rows(path: Path, *names: str) -> list[Row]:
 
 def unpacked(path: Path) -> str:
     """The text of a file, unpacked where its name ends in .gz."""
+    packed = raw(path)
     try:
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+        return (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        why = (getattr(error, "strerror", None) or str(error)) if isinstance(error, OSError) else "it is no such text"
+        why = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else "it is not packed as its name says"
         raise InputError(f"cannot read {str(path)!r}", why) from None
+
+
+def raw(path: Path) -> bytes:
+    """A whole file; `-` is standard input."""
+    if str(path) == "-":
+        return _piped(sys.stdin)
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise InputError(f"cannot read {str(path)!r}", getattr(error, "strerror", None) or str(error)) from None
+
+
+@lru_cache(maxsize=1)  # it can be read once, and both its text and its hash are wanted
+def _piped(stream: TextIO | None) -> bytes:
+    if stream is None:
+        raise InputError("standard input is closed", "give a file")
+    return stream.read().encode()
 
 
 def _lines(text: str, path: str) -> list[Row]:

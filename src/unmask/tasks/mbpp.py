@@ -85,5 +85,6 @@ PLUS = replace(
     about="378 of them; strict runs the plus tests, which the published harness never does",
     source=Source("MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release (Apache-2.0)"),
     read=read_plus,
+    seconds=180.0,  # the slowest reference solution takes 30
     programs=(published, tested_plus),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,13 +56,25 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Puzzle:
+    """How a model of a puzzle's own tokens is asked, and its answer read; the text of a puzzle is a field `input`."""
+
+    mask: int  # id of the mask in a canvas
+    parse: Callable[[str], Any]
+    check: Callable[[Any], str | None]  # refuses what has nothing to solve; says what is strange about the others
+    canvas: Callable[[Any], list[int]]
+    answer: Callable[[list[int]], str]  # what the model said, as text
+    fault: Callable[[str, Any], str | None]  # what is wrong with an answer
+
+
+@dataclass(frozen=True)
 class Task:
     """One evaluation. `as_published` gives the verdicts of the public grader, `strict` the truth."""
 
     name: str
     about: str
     source: Source
-    read: Callable[[Path], list[Example]]
+    read: Callable[[Path], Iterable[Example]]
     ask: Callable[[Example, Sequence[Example]], str]  # the text of the prompt, with worked examples
     extract: Callable[[str, Example], str | None]  # the answer in a generated text, as `strict` reads it
     as_published: Judge
@@ -74,10 +87,12 @@ class Task:
     chat: bool = False  # the prompt is one user turn in the model's chat template
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     programs: tuple[Callable[[str, Example], Program], ...] = ()  # as published, strict: what the graders run
+    seconds: float = 10.0  # that a program may take
+    puzzle: Puzzle | None = None  # for a model of its own tokens, which is given a canvas and not a prompt
 
     def examples(self, path: str | Path | None = None, limit: int | None = None) -> list[Example]:
         """The questions of a file; without one, of the hub's."""
-        found = self.read(located(self, path))[:limit]
+        found = list(islice(self.read(located(self, path)), limit))
         if not found:
             raise InputError(f"there is no question in {str(path)!r}", f"{self.name} reads {self.source.about}")
         return found

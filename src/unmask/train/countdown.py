@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from unmask import countdown, evaluate
+from unmask import bench, countdown
 from unmask.countdown import ALPHABET, EQUATION, HEAD, LEAST, MASK, MOST
 from unmask.models.network import Network
 from unmask.recipe import Recipe
+from unmask.tasks.countdown import COUNTDOWN, example
 from unmask.train.ahead import Numbers
 from unmask.train.problems import keys, problems
 from unmask.train.start import as_denoiser
@@ -57,7 +58,8 @@ class Problems:
     @classmethod
     def without(cls, paths: tuple[str, ...], held: int) -> Problems:
         """Leave out the problems of these files."""
-        found = [problem for path in paths for problem in evaluate.read_problems(path)]
+        examples = [one for path in paths for one in COUNTDOWN.examples(path)]
+        found = [countdown.parse(one.fields["input"]) for one in examples]
         files = tuple((Path(path).name, hashlib.sha256(Path(path).read_bytes()).hexdigest()) for path in paths)
         return cls(keys(found), files, held)
 
@@ -72,8 +74,8 @@ class Problems:
         model, found = as_denoiser("countdown", CONFIG, network), {}
         for many in range(LEAST, MOST + 1):
             tokens = problems(self.held, many, np.random.default_rng([many, HELD]), self.excluded, held=True)
-            puzzles = [countdown.problem(row) for row in tokens.tolist()]
-            rows = evaluate.run("countdown", model, puzzles, Recipe("confidence"))
+            examples = [example("", str(countdown.problem(row)), "") for row in tokens.tolist()]
+            rows = bench.run(COUNTDOWN, model, bench.canvases(COUNTDOWN, examples), Recipe("confidence"))
             found[f"solved_{many}"] = sum(row.strict for row in rows) / len(rows)
         return found
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.errors import InputError
+from unmask.lock import locked
 
 LOG = "log.jsonl"
 Event = dict[str, Any]
@@ -24,26 +24,11 @@ def open_log(directory: Path) -> TextIO:
         before = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}", error.strerror or "give another DIR") from None
-    if not _locked(file):
+    if not locked(file):
         file.close()
         raise InputError(f"another training is at work in {str(directory)!r}", "wait for it, or give another DIR")
     file.write("\n" if before and not before.endswith(b"\n") else "")
     return file
-
-
-def _locked(file: TextIO) -> bool:
-    """Whether nobody else has a file locked; now it is, until it is closed or its process has ended."""
-    if sys.platform == "win32":  # has no such locks
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # nor have some file systems
-    return True
 
 
 def as_line(event: Event) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from unmask import corpus, evaluate
+from unmask import bench, corpus
 from unmask.errors import InputError
 from unmask.models.network import Network
 from unmask.recipe import Recipe
 from unmask.sudoku import CELLS, MASK, fault, parse, puzzle, solutions, write
+from unmask.tasks.sudoku import SUDOKU, example
 from unmask.train.ahead import Numbers
 from unmask.train.grids import alike, grids
 from unmask.train.start import as_denoiser
@@ -94,7 +95,8 @@ class Grids:
         model = as_denoiser("sudoku", CONFIG, network)
         found = {}
         for clues in self.clues:
-            rows = evaluate.run("sudoku", model, self._held_out(clues), Recipe(sampler="confidence"))
+            examples = [example(str(place), board) for place, board in enumerate(self._held_out(clues))]
+            rows = bench.run(SUDOKU, model, bench.canvases(SUDOKU, examples), Recipe(sampler="confidence"))
             found[f"solved_{clues}"] = sum(row.strict for row in rows) / len(rows)
         return found
 

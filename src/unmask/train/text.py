@@ -12,10 +12,11 @@ import json
 import lzma
 import math
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 import numpy as np
@@ -256,12 +257,16 @@ def windows(tokens: Packed, length: int) -> NDArray[np.int64]:  # [N, length]
 
 @torch.no_grad()
 def nelbo(
-    network: Network, rows: NDArray[np.int64], seed: int = 0, tell: Callable[[int], None] = lambda done: None
+    network: Network,
+    rows: NDArray[np.int64],
+    seed: int = 0,
+    tell: Callable[[int, NDArray[np.float64]], None] = lambda begin, nats: None,
+    known: Mapping[int, float] = MappingProxyType({}),
 ) -> NDArray[np.float64]:  # [N]
-    """An estimate of each window's NELBO in nats.
+    """An estimate of each window's NELBO in nats; `tell` gets those of each batch, and where it begins.
 
     Every window is masked at DRAWS times, one in each equal part of the unit interval, and all windows together spread
-    their times evenly over each part.
+    their times evenly over each part. A batch of windows that are `known` is not computed again.
     """
     device, schedule = network.embed.weight.device, SCHEDULES["linear"]
     generator = torch.Generator().manual_seed(seed)
@@ -271,12 +276,15 @@ def nelbo(
     for begin in range(0, len(rows), TOGETHER):
         clean = torch.from_numpy(rows[begin : begin + TOGETHER]).to(device)
         nats = torch.zeros(len(clean), dtype=torch.float64)
+        old = [known[number] for number in range(begin, begin + len(clean)) if number in known]
         for when in each[begin : begin + TOGETHER].mT:
             hide = masked(torch.ones(clean.shape, dtype=torch.bool), when, schedule, generator).to(device)
+            if len(old) == len(clean):
+                continue  # its masks are drawn all the same, so that those after them stay as they are
             losses = log_loss(network, clean.masked_fill(hide, MASK), clean)
             nats += (losses * hide).sum(1).double().cpu() * schedule.weight(when) / DRAWS
-        found.append(nats.numpy())
-        tell(begin + len(clean))
+        found.append(np.array(old) if len(old) == len(clean) else nats.numpy())
+        tell(begin, found[-1])
     return np.concatenate(found)
 
 

@@ -1,54 +1,54 @@
-"""The command line's half for puzzles and texts: solve one, or measure a model on a file of them, make more."""
+"""The command line's half for puzzles: solve one, make more."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
-from unmask import __version__, corpus, countdown, evaluate, flags, show, sudoku
+from unmask import bench, corpus, countdown, flags, show, sudoku
 from unmask.decode import decode_batch
 from unmask.errors import InputError, unknown
-from unmask.evaluate import KINDS
-from unmask.models import Denoiser, load
-from unmask.models.tokens import Pieces
-from unmask.models.transformer import Transformer
-from unmask.train import text
+from unmask.models import load
+from unmask.tasks import TASKS
+from unmask.tasks.countdown import problem_text
 from unmask.train.grids import grids
 from unmask.train.problems import problems
 
 Namespace = argparse.Namespace
-TASKS = (*KINDS, "text")
+KINDS = ("sudoku", "countdown")
 
 
 def run_solve(args: Namespace) -> int:
     """Solve a puzzle with the embedded model; the exit status is 1 where its answer is wrong."""
     recipe = flags.to_recipe(args)
     name, given = _puzzle(args.puzzle)
-    kind = KINDS[name]
+    kind = bench.puzzle_of(TASKS[name])
     puzzle = kind.parse(given)
     strange = kind.check(puzzle)
     if strange == sudoku.UNKNOWN:
         warnings.warn(f"the puzzle {strange}", stacklevel=2)
     model = load(args.model or name, args.device)
-    evaluate.suits(name, model)
+    bench.suits(TASKS[name], model)
     with show.following() as watch:
         canvases = [kind.canvas(puzzle)]
         found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)[0]
     answer = kind.answer(found.tokens)
     wrong = kind.fault(answer, puzzle)
     if args.json:
-        said = {"puzzle": kind.write(puzzle), "answer": answer, "strict": wrong is None, "fault": wrong}
+        said = {
+            "puzzle": sudoku.write(puzzle) if name == "sudoku" else str(puzzle),
+            "answer": answer,
+            "strict": wrong is None,
+            "fault": wrong,
+        }
         print(json.dumps({**said, "strange": strange, **found.to_dict()}))
     else:
         print(show.board(list(map(int, answer))) if name == "sudoku" else answer)
@@ -68,7 +68,7 @@ def _puzzle(given: str) -> tuple[str, str]:
         raise InputError(f"{given!r} holds {many} puzzles", f"`unmask eval {name} --data FILE` decodes them all")
     if re.fullmatch(r"\s*\d{1,3}([\s;]+\d{1,3}){1,8}[\s;]*", text):
         raise InputError(f"{text.strip()!r} has no commas", f"write {','.join(re.findall('[0-9]+', text))}")
-    return name, evaluate.problem_text(text) if name == "countdown" else text
+    return name, problem_text(text) if name == "countdown" else text
 
 
 def _given(puzzle: str) -> str:
@@ -91,123 +91,6 @@ def add_solve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
-    flags.add(parser)
-
-
-def run_eval(args: Namespace) -> None:
-    """Decode a file of puzzles and say how many are solved; of text, how many bits a byte costs."""
-    if args.task not in TASKS:
-        raise unknown("task", args.task, TASKS)
-    if args.limit is not None and args.limit < 1:
-        raise InputError(f"limit is {args.limit}", "it must be at least 1")
-    _probe(args.rows, args.data)
-    if args.task == "text":
-        _eval_text(args)
-        return
-    recipe = flags.to_recipe(args)
-    sifted = evaluate.sift(args.task, KINDS[args.task].read(args.data, args.limit))
-    remark = sifted.remark()
-    if remark is not None:
-        warnings.warn(f"{args.data!r}: {remark}", stacklevel=2)
-    model = load(args.model or args.task, args.device)
-    about = _about(args, model) | {"recipe": recipe.to_dict()}
-    began = time.perf_counter()
-    with _rows(args.rows, about) as keep, show.evaluating(len(sifted.fit)) as watch:
-        rows = evaluate.run(args.task, model, sifted.fit, recipe, lambda new: keep(map(vars, new)), watch)
-    found = evaluate.summary(rows, began) | {"skipped": len(sifted.skipped)}
-    print(json.dumps(about | found) if args.json else show.measured(found))
-
-
-def _eval_text(args: Namespace) -> None:
-    flags.none(args, "text, whose NELBO needs no decoding")
-    model = load(args.model or "text", args.device)
-    if not (
-        isinstance(model, Transformer)
-        and isinstance(model.tokenizer, Pieces)
-        and model.network.shape.tied
-        and model.vocab.mask == text.MASK
-    ):
-        raise InputError(f"{model.name} is no model that `unmask train text` made", "give such a model")
-    words = model.tokenizer.fast
-    began = time.perf_counter()
-    rows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
-    with show.progress() as bar:
-        task = bar.add_task(f"{len(rows)} windows", total=len(rows))
-        each = text.nelbo(model.network, rows, tell=lambda done: bar.update(task, completed=done))
-    sizes = text.widths(words)[rows].sum(1)
-    middle, low, high = text.bits_per_byte(each, sizes)
-    pairs = zip(each.tolist(), sizes.tolist(), strict=True)
-    about = _about(args, model)
-    with _rows(args.rows, about) as keep:
-        keep({"window": n, "nats": nats, "bytes": size} for n, (nats, size) in enumerate(pairs))
-    found = {"n": len(rows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
-    found |= {"evaluations": len(rows) * text.DRAWS, "seconds": time.perf_counter() - began}
-    if args.json:
-        print(json.dumps(about | found))
-    else:
-        sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
-        print(f"{middle:.4f} bits a byte{sure} · {len(rows)} windows · {found['seconds']:.1f} s")
-
-
-def _about(args: Namespace, model: Denoiser) -> dict[str, Any]:
-    """Where the figures come from."""
-    sha256 = None if args.data == "-" else hashlib.sha256(Path(args.data).read_bytes()).hexdigest()
-    return {"task": args.task, "model": model.name, "data": args.data, "sha256": sha256, "version": __version__}
-
-
-def _probe(path: str | None, data: str) -> None:
-    """Refuse a file of rows that cannot be written, before the long work; what is in it stays until there are rows."""
-    if path is None:
-        return
-    if Path(path).resolve() == Path(data).resolve():
-        raise InputError(f"{path!r} holds the data", "give another file for the rows")
-    with _writing(path), open(path, "a", encoding="utf-8"):
-        pass
-
-
-@contextmanager
-def _rows(path: str | None, about: dict[str, Any]) -> Iterator[Callable[[Iterable[dict[str, Any]]], None]]:
-    """A function that writes rows as JSON lines, where a file is given: at once, so that an interrupt keeps them."""
-    kept = 0
-
-    def keep(rows: Iterable[dict[str, Any]]) -> None:
-        nonlocal kept
-        lines = [json.dumps(row | about) + "\n" for row in rows]
-        if path is not None and lines:
-            with _writing(path), open(path, "a" if kept else "w", encoding="utf-8") as file:
-                file.writelines(lines)
-            kept += len(lines)
-
-    try:
-        yield keep
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(*([f"{kept} rows are in {path!r}"] if kept else [])) from None
-
-
-@contextmanager
-def _writing(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot write {path!r}", str(error.strerror)) from None
-
-
-def _write(path: str, content: str) -> None:
-    with _writing(path):
-        Path(path).write_text(content, encoding="utf-8")
-
-
-def add_eval(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help=", ".join(TASKS))
-    about = "sudoku: a field of 81 characters on each line; countdown: lines like 15,44,79,50, or JSON lines with them"
-    parser.add_argument("--data", required=True, metavar="FILE", help=f"{about} as `input`; text: documents")
-    few = "only the first N puzzles or windows of text, of which a CPU reads about one a second [all]"
-    parser.add_argument("--limit", type=int, metavar="N", help=few)
-    parser.add_argument("--rows", metavar="FILE", help="write every answer to this file (JSONL)")
-    parser.add_argument("--model", metavar="NAME", help="a directory with a model of your own instead")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
-    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     flags.add(parser)
 
 
@@ -237,7 +120,10 @@ def run_puzzles(args: Namespace) -> None:
     if args.output is None:
         print(text, end="")
     else:
-        _write(args.output, text)
+        try:
+            Path(args.output).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write {args.output!r}", str(error.strerror)) from None
 
 
 PUZZLES = 7  # a stream of random numbers that training does not use

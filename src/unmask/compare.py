@@ -1,0 +1,63 @@
+"""Files of rows of one task -> the runs side by side over the questions that they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from unmask import rows
+from unmask.bench import Row, summary
+from unmask.errors import InputError
+from unmask.stats import RESAMPLES, SEED, paired
+
+
+def compare(paths: Sequence[str]) -> dict[str, Any]:
+    """The figures of each run, and what sets it apart from the first."""
+    if len(paths) < 2:
+        raise InputError("there is one file of rows", "give two or more")
+    files = [rows.read(path) for path in paths]
+    for path, file in zip(paths[1:], files[1:], strict=True):
+        _alike(paths[0], files[0].header, path, file.header)
+    runs = [{row.number: row for row in as_rows(file, path)} for path, file in zip(paths, files, strict=True)]
+    common = sorted(set(runs[0]).intersection(*runs[1:]))
+    if not common:
+        raise InputError("the files have no question in common", "let the runs go on, or compare others")
+    first = [runs[0][number] for number in common]
+    found = []
+    for path, file, run in zip(paths, files, runs, strict=True):
+        mine = [run[number] for number in common]
+        about = {"file": path, "model": file.header["model"], "recipe": file.header["recipe"]}
+        more = {"left_out": len(run) - len(common), "unfinished": file.missing}
+        found.append(about | more | summary(mine) | {"against": None if run is runs[0] else against(first, mine)})
+    said = {name: files[0].header[name] for name in ("task", "data", "sha256")}
+    return said | {"n": len(common), "resamples": RESAMPLES, "seed": SEED, "runs": found}
+
+
+def as_rows(file: rows.Rows, path: str) -> list[Row]:
+    """The rows of a run that decoded something."""
+    try:
+        return [Row(**line) for line in file.kept]
+    except TypeError:
+        why = f"its task is {file.header.get('task')}, version {file.header.get('version')}"
+        raise InputError(f"{path!r} holds no answers that were graded", why) from None
+
+
+def against(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any]:
+    """The second run less the first, and its cost over the first's."""
+    found: dict[str, Any] = {
+        name: asdict(paired([getattr(row, name) for row in first], [getattr(row, name) for row in second]))
+        for name in ("strict", "as_published")
+    }
+    for name in ("evaluations", "seconds"):
+        one, two = (sum(getattr(row, name) for row in run) for run in (first, second))
+        found[f"{name}_ratio"] = two / one if one else None
+    return found
+
+
+def _alike(path: str, first: rows.Line, other: str, second: rows.Line) -> None:
+    """Refuse runs over other questions."""
+    for name, words in (("task", "task"), ("sha256", "data")):
+        if first.get(name) != second.get(name):
+            one, two = (str(header.get(name))[:12] for header in (first, second))
+            raise InputError(f"{path!r} and {other!r} are of different {words}: {one} and {two}", "compare like runs")
