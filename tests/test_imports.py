@@ -16,7 +16,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 ORDER = (
     "interrupt errors sandbox memory device clock chart sudoku countdown philox dice state faults models entropy "
     "kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode evaluate "
-    "tasks floor speed train unmask show flags modelcli taskcli speedcli demo commands parser cli __main__"
+    "tasks judge floor speed train unmask show flags modelcli taskcli speedcli judgecli demo commands parser cli "
+    "__main__"
 ).split()
 
 
