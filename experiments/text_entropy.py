@@ -5,10 +5,15 @@
 
 `sample` walks groups of 8 paths, random order at temperature 1, for each number of steps; each path is one sample, and
 the path of least entropy in its group is what best-of-n would have chosen. `judge` takes any causal model that
-transformers loads from DIR (with --gguf FILE from that file of it) and prints, for each number of steps: the
-correlation of path entropy with ln PPL and the most that it could be (a sample has few tokens, so its ln PPL is noisy;
-how noisy, its even and odd tokens say), both means of ln PPL (all samples; the chosen of each group) and of diversity
-(entropy of the tokens of a sample, in nats), with 95 % bootstrap intervals over groups.
+`unmask judge` takes (without one, its default; with --gguf FILE that file of DIR) and prints, for each number of steps:
+the correlation of path entropy with ln PPL and the most that it could be (a sample has few tokens, so its ln PPL is
+noisy; how noisy, its even and odd tokens say), both means of ln PPL (all samples; the chosen of each group) and of
+diversity (entropy of the tokens of a sample, in nats), with 95 % bootstrap intervals over groups.
+
+The *own loss* of a sample is the NELBO that the generating model (--model) has for it, in nats a token: what the model
+itself thinks of the finished text, on average over all ways to it. Its correlation with ln PPL says how much any
+measure inside this model could know about the judge's opinion. It is estimated twice, at 4 stratified times each for
+every one of --draws; how the two agree gives the most that it could correlate with anything (own_loss_ceiling).
 """
 
 from __future__ import annotations
@@ -18,14 +23,16 @@ import json
 import math
 import sys
 import time
-from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import unmask
+from unmask.judge import DEFAULT, Rules, bootstrap, ceiling, judged, load_judge, pearson, read_samples, spearman
 from unmask.recipe import Recipe
+from unmask.train.text import nelbo
 
 
 def sample(args: argparse.Namespace) -> None:
@@ -48,75 +55,85 @@ def sample(args: argparse.Namespace) -> None:
 
 
 def judge(args: argparse.Namespace) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    extra = {} if args.gguf is None else {"gguf_file": args.gguf}
-    words = AutoTokenizer.from_pretrained(args.judge, **extra)
-    dtype = torch.bfloat16 if args.device.startswith("cuda") else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(args.judge, dtype=dtype, **extra).to(args.device).eval()
-    rows = [json.loads(line) for line in Path(args.file).read_text(encoding="utf-8").splitlines()]
-    for begin in range(0, len(rows), args.together):
-        some = rows[begin : begin + args.together]
-        for row, values in zip(some, log_perplexities(model, words, [row["text"] for row in some]), strict=True):
-            row["ln_ppl"], row["even"], row["odd"] = values
-        print(f"{begin + len(some)} of {len(rows)}", file=sys.stderr, end="\r")
-    found = {"judge": args.judge, "rows": len(rows), "date": time.strftime("%Y-%m-%d")}
-    print(json.dumps({**found, "results": [figures(rows, steps) for steps in sorted({r["steps"] for r in rows})]}))
+    rows = judge_rows(args)
+    kinds = sorted({row["steps"] for row in rows})
+    found = {"judge": args.judge, "model": args.model, "rows": len(rows), "date": time.strftime("%Y-%m-%d")}
+    print(json.dumps({**found, "results": [figures([r for r in rows if r["steps"] == steps]) for steps in kinds]}))
     if args.rows:
         with open(args.rows, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps({k: v for k, v in row.items() if k != "tokens"}) + "\n" for row in rows)
+            file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-@torch.no_grad()
-def log_perplexities(model, words, texts: list[str]) -> list[tuple[float, float, float]]:
-    """Mean -log p of each text's tokens, a document beginning before the first one: of all, of every other one."""
-    first = words.bos_token_id if words.bos_token_id is not None else words.eos_token_id
-    ids = [[first, *words(text, add_special_tokens=False)["input_ids"]] for text in texts]
-    longest = max(map(len, ids))
-    batch = torch.tensor([row + [first] * (longest - len(row)) for row in ids], device=model.device)
-    real = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids], device=model.device)
-    logits = model(batch, attention_mask=real).logits[:, :-1].float()
-    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none")
-    even = torch.arange(losses.shape[1], device=losses.device) % 2 == 0
-    kinds = [real[:, 1:] * mask for mask in (torch.ones_like(even), even, ~even)]
-    means = [(losses * kind).sum(1) / kind.sum(1).clamp(min=1) for kind in kinds]
-    return list(zip(*(mean.tolist() for mean in means), strict=True))
+def judge_rows(args: argparse.Namespace) -> list[dict]:
+    """The judge's rows, with the own loss. With --rows they are kept in FILE.part, and taken up again from there."""
+    samples = read_samples([args.file])
+    name = args.judge if args.gguf is None else str(Path(args.judge) / args.gguf)
+    kept = None if args.rows is None else f"{args.rows}.part"
+    rules = Rules("both" if args.mdlm else "sample", budget=args.budget)
+    rows = judged(load_judge(name, args.device), samples, rules, kept, partial(tell, "judged", len(samples)))
+    if args.draws:
+        each = own_losses(args, [sample.tokens for sample in samples])
+        rows = [
+            row | {"own_loss": float(mean.mean()), "own": mean.tolist()} for row, mean in zip(rows, each, strict=True)
+        ]
+    return rows
 
 
-def diversity(tokens: list[int]) -> float:
-    counts = Counter(tokens)
-    return -sum(n / len(tokens) * math.log(n / len(tokens)) for n in counts.values())
+def own_losses(args: argparse.Namespace, tokens: list[list[int]]) -> np.ndarray:  # [rows, 2]
+    """The generating model's NELBO of each finished sample, nats a token; two estimates, to say how noisy one is."""
+    network = unmask.load(args.model, args.device).network
+    found = np.zeros((len(tokens), 2))
+    for length in sorted({len(row) for row in tokens}):
+        places = [place for place, row in enumerate(tokens) if len(row) == length]
+        same = np.array([tokens[place] for place in places])
+        for seed in range(2 * args.draws):
+            nats = nelbo(network, same, seed, partial(tell, f"own loss {seed + 1} of {2 * args.draws}", len(same)))
+            found[places, seed % 2] += nats / length / args.draws
+    return found
 
 
-def figures(rows: list[dict], steps: int) -> dict:
-    rows = sorted((row for row in rows if row["steps"] == steps), key=lambda row: (row["seed"], row["particle"]))
-    names = {"entropy": "path_entropy", "quality": "ln_ppl"}
-    table = {name: np.array([row[key] for row in rows]).reshape(-1, 8) for name, key in names.items()}
-    spread = np.array([diversity(row["tokens"]) for row in rows]).reshape(-1, 8)
-    chosen = np.array([row["chosen"] for row in rows]).reshape(-1, 8)
-    halves = [np.array([row[name] for row in rows]).reshape(-1, 8) for name in ("even", "odd")]
-    assert (chosen.sum(1) == 1).all()
+def tell(what: str, of: int, done: int) -> None:
+    print(f"{what}: {done} of {of}", file=sys.stderr, end="\r", flush=True)
+
+
+def figures(rows: list[dict]) -> dict:
+    """All figures of one number of steps, each as [value, low, high]."""
+    fields = ["path_entropy", "ln_ppl", "even", "odd", "diversity", "nats", "judge_tokens"]
+    table = {name: np.array([row[name] for row in rows], dtype=float) for name in fields}
+    chosen = np.array([row["chosen"] for row in rows])
+    own = np.array([row["own"] for row in rows]) if "own" in rows[0] else None  # [rows, 2]
+    groups = [row["seed"] for row in rows]
+    assert chosen.sum() == len(set(groups))
 
     def measured(pick: np.ndarray) -> dict[str, float]:
-        entropy, quality, kinds, one = (a[pick] for a in (table["entropy"], table["quality"], spread, chosen))
-        agree = float(np.corrcoef(*(half[pick].ravel() for half in halves))[0, 1])
-        return {
-            "correlation": float(np.corrcoef(entropy.ravel(), quality.ravel())[0, 1]),
-            "ceiling": max(0.0, 2 * agree / (1 + agree)) ** 0.5,
+        entropy, quality, even, odd, kinds, nats, tokens = (table[name][pick] for name in fields)
+        one = chosen[pick]
+        found = {
+            "correlation": pearson(entropy, quality),
+            "spearman": spearman(entropy, quality),
+            "ceiling": ceiling(even, odd),
             "ln_ppl": float(quality.mean()),
             "ln_ppl_chosen": float(quality[one].mean()),
             "ln_ppl_gain": float(quality.mean() - quality[one].mean()),
+            "ppl": math.exp(nats.sum() / tokens.sum()),
             "diversity": float(kinds.mean()),
             "diversity_chosen": float(kinds[one].mean()),
             "path_entropy": float(entropy.mean()),
             "path_entropy_sd": float(entropy.std()),
         }
+        if own is not None:
+            loss = own[pick].mean(1)
+            found |= {
+                "own_loss": float(loss.mean()),
+                "own_loss_ln_ppl": pearson(loss, quality),
+                "own_loss_path_entropy": pearson(loss, entropy),
+                "own_loss_ceiling": ceiling(own[pick, 0], own[pick, 1]),
+            }
+        return found
 
-    dice = np.random.default_rng(0)
-    every = measured(np.arange(len(spread)))
-    again = [measured(dice.integers(0, len(spread), len(spread))) for _ in range(1000)]
-    ends = {name: np.quantile([one[name] for one in again], [0.025, 0.975]).round(4).tolist() for name in every}
-    return {"steps": steps, "n": len(rows), **{name: [round(every[name], 4), *ends[name]] for name in every}}
+    ends = bootstrap(measured, groups)
+    rounded = {name: [None if one is None else round(one, 4) for one in figure] for name, figure in ends.items()}
+    return {"steps": rows[0]["steps"], "n": len(rows), "groups": len(set(groups)), **rounded}
 
 
 def main() -> None:
@@ -124,9 +141,12 @@ def main() -> None:
     parser.add_argument("what", choices=("sample", "judge"))
     parser.add_argument("file")
     parser.add_argument("--model", default="text")
-    parser.add_argument("--judge")
+    parser.add_argument("--judge", default=DEFAULT)
     parser.add_argument("--gguf")
     parser.add_argument("--rows", help="where the judged rows go (JSONL)")
+    parser.add_argument("--mdlm", action="store_true", help="MDLM's convention too, in the judged rows")
+    parser.add_argument("--budget", type=int, help="tokens that the judge reads together")
+    parser.add_argument("--draws", type=int, default=1, help="of 8 times each for the own loss; 0 leaves it out")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--groups", type=int, default=64)

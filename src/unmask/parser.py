@@ -8,7 +8,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
 
-from unmask import __version__, commands, demo, evalcli, flags, modelcli, puzzlecli, speedcli
+from unmask import __version__, commands, demo, evalcli, flags, judgecli, modelcli, puzzlecli, speedcli
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.modelcli import Namespace
 from unmask.prompt import MARKER
@@ -57,6 +57,15 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask eval sudoku --data puzzle.txt --rows one.jsonl
   unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --rows other.jsonl
   unmask compare one.jsonl other.jsonl""",
+    ),
+    "judge": (
+        judgecli.run_judge,
+        "Judge texts by a causal model: perplexity, diversity, and whether path entropy knew it.",
+        """\
+  unmask judge samples.jsonl --judge ./tiny-gpt2 --rows judged.jsonl
+  unmask judge samples.jsonl --judge ./tiny-gpt2 --convention both --by steps --json
+  unmask judge words.txt --lines --judge ./tiny-gpt2
+  unmask judge --export ./carried --bits 8 --judge ./tiny-gpt2""",
     ),
     "puzzles": (
         puzzlecli.run_puzzles,
@@ -190,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     evalcli.add_eval(made["eval"])
     made["eval"].epilog = f"{evalcli.LISTED}\n\n{made['eval'].epilog}"
     evalcli.add_compare(made["compare"])
+    judgecli.add_judge(made["judge"])
     puzzlecli.add_puzzles(made["puzzles"])
     speedcli.add_bench(made["bench"])
     for name in ("samplers", "searches", "models", "recipes"):
