@@ -16,8 +16,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 ORDER = (
     "interrupt errors sandbox lock stats memory device clock chart sudoku countdown philox dice state faults models "
     "entropy kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode "
-    "tasks rows bench compare judge floor speed train puzzles unmask origin show paper flags modelcli puzzlecli evalcli "
-    "judgecli papercli speedcli demo commands parser cli __main__"
+    "tasks rows bench compare judge floor speed train puzzles unmask origin show paper flags modelcli puzzlecli "
+    "evalcli judgecli papercli speedcli demo commands parser cli __main__"
 ).split()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
 
-from unmask import __version__, commands, demo, evalcli, flags, judgecli, modelcli, puzzlecli, speedcli
+from unmask import __version__, commands, demo, evalcli, flags, judgecli, modelcli, papercli, puzzlecli, speedcli
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.modelcli import Namespace
 from unmask.prompt import MARKER
@@ -66,6 +66,13 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask judge samples.jsonl --judge ./tiny-gpt2 --convention both --by steps --json
   unmask judge words.txt --lines --judge ./tiny-gpt2
   unmask judge --export ./carried --bits 8 --judge ./tiny-gpt2""",
+    ),
+    "paper": (
+        papercli.run_paper,
+        "Run a table or figure of the paper on the embedded models, or on the paper's; rows are kept and resumed.",
+        """\
+  unmask paper
+  unmask paper particles --on sudoku --limit 2 --no-pictures""",
     ),
     "puzzles": (
         puzzlecli.run_puzzles,
@@ -200,6 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     made["eval"].epilog = f"{evalcli.LISTED}\n\n{made['eval'].epilog}"
     evalcli.add_compare(made["compare"])
     judgecli.add_judge(made["judge"])
+    papercli.add_paper(made["paper"])
     puzzlecli.add_puzzles(made["puzzles"])
     speedcli.add_bench(made["bench"])
     for name in ("samplers", "searches", "models", "recipes"):

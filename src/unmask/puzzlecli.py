@@ -6,21 +6,15 @@ import argparse
 import json
 import re
 import warnings
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 
-import numpy as np
-
-from unmask import bench, corpus, countdown, flags, show, sudoku
+from unmask import bench, corpus, countdown, flags, puzzles, show, sudoku
 from unmask.decode import decode_batch
 from unmask.errors import InputError, unknown
 from unmask.models import load
 from unmask.tasks import TASKS
 from unmask.tasks.countdown import problem_text
-from unmask.train.grids import grids
-from unmask.train.problems import problems
 
 Namespace = argparse.Namespace
 KINDS = ("sudoku", "countdown")
@@ -113,8 +107,11 @@ def run_puzzles(args: Namespace) -> None:
         value, (least, most) = getattr(args, name), BOUNDS[name]
         if not least <= value <= most:
             raise InputError(f"{name} is {value}", f"it must be from {least} to {most}")
-    dice = np.random.default_rng([args.seed, PUZZLES])
-    lines = _boards(args, dice) if args.task == "sudoku" else _problems(args, dice)
+    clues = None if args.solved else args.clues
+    if args.task == "sudoku":
+        lines = puzzles.sudokus(args.count, clues, args.seed, args.answers)
+    else:
+        lines = puzzles.countdowns(args.count, args.numbers, args.seed, args.solved)
     with show.progress() as bar:
         text = "".join(f"{line}\n" for line in bar.track(lines, args.count, description="making"))
     if args.output is None:
@@ -126,24 +123,7 @@ def run_puzzles(args: Namespace) -> None:
             raise InputError(f"cannot write {args.output!r}", str(error.strerror)) from None
 
 
-PUZZLES = 7  # a stream of random numbers that training does not use
 BOUNDS = {"count": (1, 10**7), "clues": (17, 81), "numbers": (countdown.LEAST, countdown.MOST), "seed": (0, 2**32)}
-
-
-def _boards(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
-    order = Random(args.seed)
-    for grid in grids(args.count, dice).tolist():
-        if args.solved:
-            yield sudoku.write(grid)
-        else:
-            made = sudoku.write(sudoku.puzzle(grid, args.clues, order))
-            yield f"{made} {sudoku.write(grid)}" if args.answers else made
-
-
-def _problems(args: Namespace, dice: np.random.Generator) -> Iterator[str]:
-    for row in problems(args.count, args.numbers, dice, held=not args.solved).tolist():
-        example = {"input": str(countdown.problem(row)), "output": countdown.answer(row)}
-        yield "".join(countdown.ALPHABET[token] for token in row) if args.solved else json.dumps(example)
 
 
 def add_puzzles(parser: argparse.ArgumentParser) -> None:

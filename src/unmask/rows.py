@@ -65,7 +65,7 @@ def read(path: str | Path) -> Rows:
 @contextmanager
 def opened(path: str | None, header: Line) -> Iterator[Rows]:
     """The rows of a run, those of before included; without a path they are kept in memory only."""
-    header = {"kind": KIND, **header}
+    header = json.loads(json.dumps({"kind": KIND, **header}))  # as it is read again
     if path is None:
         yield Rows(header)
         return

@@ -267,10 +267,10 @@ def following() -> Iterator[Watch | None]:
 
 
 @contextmanager
-def evaluating(questions: int, done: int = 0) -> Iterator[Watch | None]:
+def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[Watch | None]:
     """A watcher of batches that shows how many questions are decoded, with their shares on the way; None as above."""
     with progress() as bar:
-        task = bar.add_task(f"{questions} questions", total=questions, completed=done)
+        task = bar.add_task(name or f"{questions} questions", total=questions, completed=done)
         before, now = done, 0  # questions of earlier batches, and of this one
 
         def tell(event: Event, decided: int, open: int) -> None:

@@ -1,0 +1,114 @@
+"""The command line's half for the paper: list its experiments, run one, write its table and figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask import show
+from unmask.errors import InputError, unknown
+from unmask.judge import DEFAULT, load_judge
+from unmask.paper import EXPERIMENTS, Experiment, Place
+from unmask.paper.cells import Job, run
+from unmask.paper.draw import draw
+from unmask.paper.table import markdown
+
+Namespace = argparse.Namespace
+OUT = "runs/paper"
+
+
+def run_paper(args: Namespace) -> None:
+    """List the experiments, or run one."""
+    if args.name is None:
+        _list(args)
+        return
+    if args.name not in EXPERIMENTS:
+        raise unknown("experiment", args.name, EXPERIMENTS)
+    experiment = EXPERIMENTS[args.name]
+    for flag in ("limit",):
+        if getattr(args, flag) is not None and getattr(args, flag) < 1:
+            raise InputError(f"{flag} is {getattr(args, flag)}", "it must be at least 1")
+    for place in experiment.place(args.on):
+        job = _job(args, experiment, place)
+        found = run(job)
+        _keep(args, job, found)
+
+
+def _job(args: Namespace, experiment: Experiment, place: Place) -> Job:
+    judge = None
+    if experiment.kind == "cells" and place.task is None and args.judge != "none":
+        judge = lambda: load_judge(args.judge, args.judge_device or args.device)  # noqa: E731 - loaded when it is needed
+    return Job(experiment, place, Path(args.out), args.device, args.limit, args.model, args.data, args.shots, judge)
+
+
+def _keep(args: Namespace, job: Job, found: Sequence[dict[str, Any]]) -> None:
+    """Table, figures and JSON in the folder of the experiment; the table on the terminal."""
+    place = job.folder / job.experiment.name / job.place.name
+    place.mkdir(parents=True, exist_ok=True)
+    page = markdown(job.experiment, job.place, found, _command(args, job.place))
+    (place / "table.md").write_text(page, encoding="utf-8")
+    (place / "figures.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if not args.no_pictures:
+        draw(job.experiment, list(found), place, _points(found))
+    if args.json:
+        print(json.dumps({"experiment": job.experiment.name, "place": job.place.name, "cells": found}))
+    else:
+        print(page)
+        print(f"in {place}: the table, its figures as JSON, pictures; the rows are in {job.folder / 'rows'}")
+
+
+def _points(found: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The judged samples of each cell."""
+    paths = [(one["cell"], Path(one["judged"])) for one in found if "ln_ppl" in one]
+    return [
+        (name, [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]) for name, path in paths
+    ]
+
+
+def _command(args: Namespace, place: Place) -> str:
+    words = ["unmask", "paper", args.name, "--on", place.name]
+    for name in ("model", "device", "limit", "data", "shots"):
+        value = getattr(args, name)
+        if value not in (None, "cpu"):
+            words += [f"--{name}", str(value) if name != "data" else Path(value).name]
+    return shlex.join(words)
+
+
+def _list(args: Namespace) -> None:
+    if args.json:
+        said = {
+            one.name: {
+                "title": one.title,
+                "where": one.where,
+                "kind": one.kind,
+                "cells": len(one.cells),
+                "places": list(one.places),
+            }
+            for one in EXPERIMENTS.values()
+        }
+        print(json.dumps(said))
+        return
+    made = show.grid("experiment", "what", "the paper", "cells", "on", right=("cells",))
+    for one in EXPERIMENTS.values():
+        made.add_row(one.name, one.title, one.where, str(len(one.cells)), ", ".join(one.places))
+    show.console().print(made)
+
+
+def add_paper(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; without one they are listed")
+    parser.add_argument("--on", metavar="PLACE", help="model and task, as listed [all of the embedded models]")
+    parser.add_argument("--out", default=OUT, metavar="DIR", help=f"for rows, tables and pictures [{OUT}]")
+    parser.add_argument("--limit", type=int, metavar="N", help="questions or samples of a cell [as planned]")
+    parser.add_argument("--model", metavar="NAME", help="a directory or hub id instead of the place's model")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
+    parser.add_argument("--data", metavar="FILE", help="the questions; puzzles of the embedded models are made")
+    parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from")
+    about = f"the judge of texts: a name, directory or hub id; none: only sample [{DEFAULT}]"
+    parser.add_argument("--judge", default=DEFAULT, metavar="NAME", help=about)
+    parser.add_argument("--judge-device", metavar="NAME", help="where the judge runs [the same device]")
+    parser.add_argument("--no-pictures", action="store_true", help="do without matplotlib")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each place")

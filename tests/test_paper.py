@@ -1,0 +1,156 @@
+"""Experiments: what their files say holds together; rows are kept and resumed; tables have the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from unmask import load
+from unmask.cli import main
+from unmask.errors import InputError
+from unmask.judge import Judge
+from unmask.paper import EXPERIMENTS
+from unmask.paper.cells import Job, run
+from unmask.paper.plan import read
+from unmask.paper.table import markdown
+
+SMALL = """
+title = "Small"
+where = "nowhere"
+kind = "cells"
+claim = "Nothing."
+
+[all]
+sampler = "uniform"
+temperature = 1.0
+steps = 2
+particles = 2
+
+[[axis]]
+name = "search"
+values = [{ label = "alone", search = "vanilla" }, { label = "E-BoN", search = "best-of-n" }]
+
+[places.sudoku]
+model = "sudoku"
+task = "sudoku"
+n = 3
+made = { clues = 60, seed = 1 }
+
+[places.text]
+model = "text"
+n = 3
+all = { length = 8, ban = "eos" }
+
+[printed."PPL"]
+on = "sudoku"
+"alone" = 12.5
+"""
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_can_be_decoded(name: str) -> None:
+    experiment = EXPERIMENTS[name]
+    assert any(not place.theirs for place in experiment.places.values())
+    given, taken = set(experiment.common), set()
+    for place in experiment.places.values():
+        given |= set(place.settings)
+        for cell in experiment.at(place):
+            given |= set(cell.settings)
+            taken |= set(experiment.recipe(cell, place).to_dict())
+        assert place.theirs or place.task or place.model == "text"
+        assert place.theirs or place.task is None or (place.made and place.n and place.n >= 500)
+    assert given <= taken | {"search", "sampler"}, "settings that no cell takes"
+    for numbers in experiment.printed.values():
+        assert {label for label in numbers if label != "on"} <= {cell.name for cell in experiment.cells}
+
+
+def test_a_label_of_no_cell_is_refused() -> None:
+    with pytest.raises(InputError, match="has 'other'"):
+        read("small", SMALL + '"other" = 1.0\n')
+
+
+def test_rows_are_kept_and_the_table_has_both_numbers(tmp_path) -> None:
+    experiment = read("small", SMALL)
+    job = Job(experiment, experiment.places["sudoku"], tmp_path)
+    found = run(job)
+    kept = {path: path.read_bytes() for path in (tmp_path / "rows").iterdir()}
+    assert len(kept) == 2 and all(len(data.splitlines()) == 4 for data in kept.values())
+    assert [one["evaluations"] for one in found] == [6, 12] and found[0]["against"] is None
+    assert set(found[1]["against"]["strict"]) >= {"difference", "low", "high", "p"}
+    assert run(job) == found and all(path.read_bytes() == data for path, data in kept.items())
+    some = next(iter(kept))
+    some.write_bytes(b"".join(kept[some].splitlines(keepends=True)[:2]) + b'{"task": "su')  # cut off in its second row
+    again = run(job)
+    drop = {"seconds", "tokens_per_second", "against"}
+    for one, two in zip(found, again, strict=True):
+        assert {k: v for k, v in one.items() if k not in drop} == {k: v for k, v in two.items() if k not in drop}
+    page = markdown(experiment, job.place, found, "unmask paper small")
+    header, _, alone, searched = [line for line in page.splitlines() if line.startswith("|")]
+    assert "paper: PPL" in header and "| 12.5 |" in alone and "|  |" in searched
+    assert "PPL" not in markdown(experiment, experiment.places["text"], [one | {"model": "text"} for one in found], "")
+
+
+def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge) -> None:
+    experiment = read("small", SMALL)
+    job = Job(experiment, experiment.places["text"], tmp_path)
+    assert all("ln_ppl" not in one for one in run(job))
+    found = run(replace(job, judge=lambda: small_judge))
+    assert [one["n"] for one in found] == [3, 3]
+    assert all(one["ln_ppl"]["mean"] > 0 and one["diversity"]["mean"] > 0 for one in found)
+    rows = [json.loads(line) for line in (tmp_path / "rows" / found[1]["rows"]).read_text().splitlines()[1:]]
+    model = load("text")
+    assert all(len(row["tokens"]) == 8 and model.vocab.eos[0] not in row["tokens"] for row in rows)
+    change = found[1]["against"]["ln_ppl"]
+    assert change["difference"] == pytest.approx(found[1]["ln_ppl"]["mean"] - found[0]["ln_ppl"]["mean"])
+
+
+@pytest.fixture
+def small_judge(tmp_path) -> Judge:
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from unmask.judge import load_judge
+
+    words = Tokenizer(
+        models.BPE({letter: place for place, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}, [])
+    )
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.add_special_tokens(["<|endoftext|>"])
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<|endoftext|>")
+    shape = transformers.GPT2Config(vocab_size=len(fast), n_embd=16, n_layer=1, n_head=2, n_positions=64)
+    for made in (fast, transformers.GPT2LMHeadModel(shape)):
+        made.save_pretrained(tmp_path / "judge")
+    return load_judge(str(tmp_path / "judge"))
+
+
+def test_the_command(tmp_path, capsys) -> None:
+    assert main(["paper"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in EXPERIMENTS)
+    assert main(["paper", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == set(EXPERIMENTS)
+    assert main(["paper", "particels"]) != 0
+    assert "particles" in capsys.readouterr().err
+    assert main(["paper", "paths", "--on", "mdl"]) != 0
+    assert "mdlm" in capsys.readouterr().err
+    assert main(["paper", "vote", "--limit", "0"]) != 0
+    assert "at least 1" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    from unmask.paper.draw import draw
+
+    experiment = read("small", SMALL)
+    found = run(Job(experiment, experiment.places["sudoku"], tmp_path))
+    made = draw(experiment, found, tmp_path)
+    assert [path.suffix for path in made] == [".svg", ".png"] and all(path.stat().st_size > 2000 for path in made)
+    points = [("alone", [{"path_entropy": 1.0, "ln_ppl": 3.0}])]
+    figure = dict.fromkeys(("mean", "low", "high"), 3.0)
+    judged = [{**one, "ln_ppl": figure, "path_entropy": figure} for one in found]
+    for one in judged:
+        del one["strict"]
+    assert len(draw(experiment, judged, tmp_path, points)) == 4
