@@ -234,6 +234,13 @@ def _row(task: Task, question: Question, given: list[int], found: Result, share:
 Grade = Callable[[str, Example], tuple[bool, bool, str | None]]
 
 
+def check(task: Task, insist: bool = False) -> None:
+    """Refuse a task that cannot be graded here, before the long work."""
+    task.ready()
+    if task.programs:
+        sandbox.run("pass", insist=insist)
+
+
 def grader(task: Task, insist: bool = False) -> Grade:
     """What gives both verdicts, and why a text could not be graded to the end; programs run in the sandbox."""
 
