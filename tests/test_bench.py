@@ -19,6 +19,7 @@ import pytest
 
 from unmask import Recipe, bench, load, rows
 from unmask.cli import main
+from unmask.decode import decode_batch
 from unmask.errors import InputError
 from unmask.models.fabricate import fabricate
 from unmask.tasks import TASKS, Example
@@ -288,6 +289,12 @@ def test_votes_are_cast_with_answers(llada, here, capsys):
     given = f"eval humaneval --data a.jsonl --model {llada} --limit 2 --length 8 --steps 2 --temperature 1"
     assert main([*given.split(), "--search", "vote", "--particles", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["evaluations"] == 12
+    recipe = Recipe("uniform", "vote", length=2, temperature=1.0, particles=3)
+    seen = []
+    results = decode_batch(load("table"), ["s", "t"], recipe=recipe, answer=[lambda text: seen.append(text), len])
+    assert seen == [particle.text for particle in results[0].particles]  # each is asked about its own texts
+    with pytest.raises(InputError, match="1 functions for 2 prompts"):
+        decode_batch(load("table"), ["s", "t"], recipe=recipe, answer=[len])
 
 
 def test_programs_run_in_the_sandbox(here):

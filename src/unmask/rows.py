@@ -100,7 +100,8 @@ def _open(path: str) -> BinaryIO:
     try:
         if place.exists() and not place.is_file():
             raise InputError(f"{path!r} is no file", "rows need one that can be read again")
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        binary = getattr(os, "O_BINARY", 0)  # of Windows
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | binary, 0o666), "r+b")
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise InputError(f"cannot write {path!r}", getattr(error, "strerror", None) or str(error)) from None
     if not locked(file):
