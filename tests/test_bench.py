@@ -23,6 +23,7 @@ from unmask.decode import decode_batch
 from unmask.errors import InputError
 from unmask.models.fabricate import fabricate
 from unmask.tasks import TASKS, Example
+from unmask.train import text
 
 EASY = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 HEADER = {"task": "sudoku", "model": "m", "weights": "w", "sha256": "s", "n": 9, "recipe": {"steps": 8}, "torch": "2"}
@@ -209,7 +210,8 @@ def test_data_from_standard_input(here, capsys, monkeypatch):
         assert json.loads(capsys.readouterr().out)["n"] == 1
 
 
-def test_text_goes_on(here, capsys):
+def test_text_goes_on(here, capsys, monkeypatch):
+    monkeypatch.setattr(text, "DRAWS", 1)
     licence = Path(__file__).parents[1] / "LICENSE"
     given = ["eval", "text", "--data", str(licence), "--limit", "1", "--rows", "r.jsonl", "--json"]
     assert main(given) == 0
