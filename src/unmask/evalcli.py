@@ -29,6 +29,7 @@ from unmask.train import text
 
 Namespace = argparse.Namespace
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of the model of prose"}
+LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
 
 
@@ -143,6 +144,7 @@ def _header(args: Namespace, model: str) -> dict[str, Any]:
         "model": model,
         "weights": weights,
         "dtype": args.dtype,
+        "loading": {name: getattr(args, name) for name in LOADING if getattr(args, name)},
         "data": data,
         "sha256": _sha256(place),
         "limit": args.limit,

@@ -20,6 +20,7 @@ SAME = {  # what a run must have in common with the one that it goes on with, an
     "model": "the model",
     "weights": "the SHA-256 of the weights",
     "dtype": "dtype",
+    "loading": "how the model is loaded",
     "sha256": "the SHA-256 of the data",
     "shots": "the SHA-256 of the worked examples",
     "chat": "chat",
