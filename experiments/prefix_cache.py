@@ -17,9 +17,11 @@ import time
 import numpy as np
 
 import unmask
-from unmask import evaluate
+from unmask import bench
 from unmask.countdown import EQUATION
 from unmask.recipe import Recipe
+from unmask.stats import wilson
+from unmask.tasks.countdown import COUNTDOWN
 
 SEARCHES = {"vanilla": {}, "best-of-n": {"particles": 8}, "smc": {"particles": 8, "every": 7, "scheme": "systematic"}}
 
@@ -31,17 +33,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     model = unmask.load("countdown", args.device)
-    problems = evaluate.read_problems(args.data, args.limit)
+    problems = bench.canvases(COUNTDOWN, COUNTDOWN.examples(args.data, args.limit))
     found = {"data": args.data, "n": len(problems), "device": args.device, "date": time.strftime("%Y-%m-%d")}
     results = {}
     for search, settings in SEARCHES.items():
         recipe = Recipe("semi-ar", search, temperature=1.0, block_length=EQUATION, **settings)
-        evaluate.run("countdown", model, problems[:8], recipe)  # what is slow at first is over
+        bench.run(COUNTDOWN, model, problems[:8], recipe)  # what is slow at first is over
         both = {}
         for name, change in (("exact", {}), ("cached", {"cache_block": EQUATION})):
             began = time.perf_counter()
             both[name] = (
-                evaluate.run("countdown", model, problems, recipe.replace(**change)),
+                bench.run(COUNTDOWN, model, problems, recipe.replace(**change)),
                 began,
                 time.perf_counter(),
             )
@@ -50,15 +52,13 @@ def main() -> None:
     print(json.dumps(found | {"results": results}))
 
 
-def compared(both: dict[str, tuple[list[evaluate.Row], float, float]]) -> dict[str, object]:
+def compared(both: dict[str, tuple[list[bench.Row], float, float]]) -> dict[str, object]:
     """The figures of a pair of runs."""
     (exact, began, ended), (cached, begun, end) = both["exact"], both["cached"]
     entropy = {name: np.array([row.path_entropy for row in rows]) for name, (rows, _, _) in both.items()}
     strict = {name: np.array([row.strict for row in rows]) for name, (rows, _, _) in both.items()}
     return {
-        "solved": {
-            name: [right.mean(), *evaluate.wilson(int(right.sum()), len(right))] for name, right in strict.items()
-        },
+        "solved": {name: [right.mean(), *wilson(int(right.sum()), len(right))] for name, right in strict.items()},
         "verdicts_changed": float((strict["exact"] != strict["cached"]).mean()),
         "answers_changed": float(np.mean([a.answer != b.answer for a, b in zip(exact, cached, strict=True)])),
         "path_entropy": {name: float(values.mean()) for name, values in entropy.items()},

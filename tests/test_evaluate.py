@@ -1,4 +1,4 @@
-"""Files of puzzles: what is read, what is measured, and that the company of a puzzle changes nothing."""
+"""`unmask eval` and `unmask puzzles` on puzzles: what is read, what is measured, what is made."""
 
 from __future__ import annotations
 
@@ -12,37 +12,45 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unmask import MODELS, Recipe, __version__, countdown, evaluate, load, show, sudoku
+from unmask import MODELS, Recipe, __version__, bench, countdown, load, rows, show, sudoku
 from unmask.cli import main
 from unmask.decode import decode_batch
 from unmask.errors import InputError, ModelError
 from unmask.sudoku import puzzle
+from unmask.tasks import TASKS, Example
+from unmask.tasks.sudoku import example
 from unmask.train.grids import grids
 
+PUZZLES = [name for name, task in TASKS.items() if task.puzzle]
 EASY = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 DONE = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+
+
+def inputs(name, path, limit=None):
+    return [one.fields["input"] for one in TASKS[name].examples(path, limit)]
 
 
 def test_puzzles_of_several_layouts(tmp_path):
     path = tmp_path / "p.txt"
     dotted = EASY.replace("0", ".")
     path.write_text(f"# a comment\n{EASY} {DONE}\n17 {dotted} 4.2\n{dotted},{DONE}\n\n{EASY[:-1]}\n")
-    assert evaluate.read_boards(path) == [[int(c) for c in EASY]] * 3
-    assert len(evaluate.read_boards(path, 2)) == 2
+    with pytest.warns(UserWarning, match="2 lines of .* hold no Sudoku"):
+        assert inputs("sudoku", path) == [EASY] * 3
+    assert [one.gold for one in TASKS["sudoku"].examples(path, 2)] == [DONE, ""]
     path.write_text("nothing here\n")
     with pytest.raises(InputError, match="no Sudoku"):
-        evaluate.read_boards(path)
+        inputs("sudoku", path)
 
 
 def test_problems_of_several_layouts(tmp_path):
     path = tmp_path / "p.txt"
     path.write_text('15,44,79,50\n\n {"input": "1, 2,3,6", "output": "1+2=3,3+3=6"}\n7,7,7,7,7,49\n')
-    assert list(map(str, evaluate.read_problems(path))) == ["15,44,79,50", "1,2,3,6", "7,7,7,7,7,49"]
-    assert len(evaluate.read_problems(path, 2)) == 2
+    assert inputs("countdown", path) == ["15,44,79,50", "1,2,3,6", "7,7,7,7,7,49"]
+    assert len(inputs("countdown", path, 2)) == 2
     path.write_text("15,44,79,50\nfifty\n")
-    assert len(evaluate.read_problems(path, 1)) == 1  # what is not read is not judged
+    assert len(inputs("countdown", path, 1)) == 1  # what is not read is not judged
     with pytest.raises(InputError, match=r"line 2 of .*: 'fifty' is no number"):
-        evaluate.read_problems(path)
+        inputs("countdown", path)
 
 
 @pytest.mark.parametrize(
@@ -50,58 +58,40 @@ def test_problems_of_several_layouts(tmp_path):
     [("sudoku", EASY, DONE), ("countdown", "2,3,4,24", "4*3=12,12*2=24")],
     ids=["sudoku", "countdown"],
 )
-def test_kinds_of_puzzles(name, given, right):
-    kind = evaluate.KINDS[name]
-    puzzle = kind.parse(given)
-    kind.check(puzzle)
-    assert kind.write(puzzle) == given and kind.parse(kind.write(puzzle)) == puzzle
-    assert kind.fault(right, puzzle) is None and kind.fault(right[:-1] + "0", puzzle)
+def test_kinds_of_puzzles(name, given, right, tmp_path):
+    (tmp_path / "p.txt").write_text(f"{given}\n")
+    task = TASKS[name]
+    kind = bench.puzzle_of(task)
+    [question] = bench.sift(task, bench.canvases(task, task.examples(tmp_path / "p.txt"))).fit
+    assert task.grades(right, question.example) == (True, True)
+    assert task.grades(right[:-1] + "0", question.example) == (False, False)
     model = load(name)
-    canvas = kind.canvas(puzzle)
+    canvas = list(question.ask)
     assert model.vocab.mask == kind.mask in canvas and max(canvas) < model.head.width and len(canvas) <= model.limit
-    [row] = evaluate.run(name, model, [puzzle], Recipe("confidence"))
-    assert row.strict and row.puzzle == given and row.evaluations == canvas.count(kind.mask)
+    [row] = bench.run(task, model, [question], Recipe("confidence"))
+    assert row.strict and row.as_published and row.puzzle == given and row.task == name
+    assert row.evaluations == row.calls == row.steps == row.tokens == canvas.count(kind.mask)
 
 
 def test_models_of_other_tokens_are_refused():
-    assert set(evaluate.KINDS) <= set(MODELS)
-    for name in evaluate.KINDS:
+    assert set(PUZZLES) <= set(MODELS)
+    for name in PUZZLES:
         for other in MODELS:
             if other != name:
                 with pytest.raises(ModelError, match=f"{other} is no model of {name}"):
-                    evaluate.run(name, load(other), [], Recipe())
-
-
-def test_auroc_is_the_share_of_pairs_in_the_right_order():
-    dice = random.Random(0)
-    for _ in range(50):
-        entropies = [dice.choice([0.0, 0.5, 1.0, dice.random()]) for _ in range(20)]
-        right = [dice.random() < 0.5 for _ in entropies]
-        pairs = [
-            (g, w)
-            for g, a in zip(entropies, right, strict=True)
-            for w, b in zip(entropies, right, strict=True)
-            if a and not b
-        ]
-        share = sum((g < w) + (g == w) / 2 for g, w in pairs) / len(pairs)
-        assert evaluate.auroc(entropies, right) == pytest.approx(share)
-    assert evaluate.auroc([1.0, 2.0], [True, True]) is None and evaluate.auroc([1.0], [False]) is None
-
-
-def test_wilson():
-    low, high = evaluate.wilson(8, 10)
-    assert (low, high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
-    assert evaluate.wilson(0, 5)[0] == pytest.approx(0.0, abs=1e-12) and evaluate.wilson(5, 5)[1] == pytest.approx(1.0)
+                    bench.run(TASKS[name], load(other), [], Recipe())
 
 
 def test_the_company_of_a_puzzle_changes_nothing(monkeypatch):
     model, dice = load("sudoku"), random.Random(1)
     boards = [puzzle(grid.tolist(), 70, dice) for grid in grids(5, np.random.default_rng(4))]
     recipe = Recipe(sampler="uniform", temperature=1.0, search="smc", particles=3, every=4, seed=9)
-    together = evaluate.run("sudoku", model, boards, recipe)
+    task = TASKS["sudoku"]
+    questions = bench.canvases(task, [example(str(n), board) for n, board in enumerate(boards)])
+    together = bench.run(task, model, questions, recipe)
     told = []
-    monkeypatch.setitem(evaluate.TOGETHER, "cpu", 6)  # two puzzles of three particles
-    apart = evaluate.run("sudoku", model, boards, recipe, told.append)
+    monkeypatch.setitem(bench.TOGETHER, "cpu", 6)  # two puzzles of three particles
+    apart = bench.run(task, model, questions, recipe, tell=told.append)
     assert [len(rows) for rows in told] == [2, 2, 1] and [row for rows in told for row in rows] == apart
     assert [row.answer for row in together] == [row.answer for row in apart]
     assert [row.seed for row in apart] == [9, 10, 11, 12, 13]
@@ -115,8 +105,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     assert {"n", "strict", "path_entropy_bits", "auroc", "evaluations", "seconds"} <= set(found)
     assert (found["n"], found["strict"], found["auroc"]) == (2, 1.0, None)
-    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
-    assert [row["answer"] for row in rows] == [DONE, DONE]
+    assert [row["answer"] for row in rows.read("rows.jsonl").kept] == [DONE, DONE]
     assert main(["eval", "sudoku", "--data", "p.txt", "--limit", "1"]) == 0
     assert capsys.readouterr().out.startswith("solved 1.000")
     for given, said in (
@@ -141,7 +130,7 @@ def test_strange_puzzles_stop_nothing(tmp_path, monkeypatch, capsys):
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert (found["n"], found["skipped"], found["strict"]) == (3, 2, 1.0)
-    assert len(Path("rows.jsonl").read_text().splitlines()) == 3
+    assert [row["number"] for row in rows.read("rows.jsonl").kept] == [1, 3, 4]
     assert err == (
         "unmask: warning: 'p.txt': 2 puzzles are skipped: number 1 (there is nothing to fill, the board is full and "
         "right), number 3 (the clues clash: 5 twice in row 1); 1 puzzle is judged by the rules alone: number 4 (has "
@@ -160,7 +149,7 @@ def test_rows_say_where_they_come_from(tmp_path, monkeypatch, capsys):
     Path("p.txt").write_text("15,44,79,50\n")
     given = ["--data", "p.txt", "--sampler", "entropy", "--steps", "9", "--seed", "4", "--rows", "rows.jsonl", "--json"]
     assert main(["eval", "countdown", *given]) == 0
-    found, row = json.loads(capsys.readouterr().out), json.loads(Path("rows.jsonl").read_text())
+    found, header = json.loads(capsys.readouterr().out), rows.read("rows.jsonl").header
     about = {
         "task": "countdown",
         "model": "countdown",
@@ -168,16 +157,19 @@ def test_rows_say_where_they_come_from(tmp_path, monkeypatch, capsys):
         "sha256": hashlib.sha256(b"15,44,79,50\n").hexdigest(),
         "version": __version__,
         "recipe": {"sampler": "entropy", "search": "vanilla", "steps": 9, "seed": 4},
+        "weights": hashlib.sha256(
+            (Path(bench.__file__).parent / "weights/countdown/model.safetensors").read_bytes()
+        ).hexdigest(),
+        "n": 1,
     }
-    assert about.items() <= found.items() and about.items() <= row.items()
+    assert about.items() <= found.items() and about.items() <= header.items()
+    assert {"torch", "device", "machine", "date", "commit", "limit"} <= set(header)
 
 
 @pytest.mark.parametrize("batches", [0, 2])
 def test_an_interrupt_keeps_the_rows(batches, tmp_path, monkeypatch, capsys):
-    """And where there are none yet, it keeps those of before."""
     monkeypatch.chdir(tmp_path)
     Path("p.txt").write_text("15,44,79,50\n" * 8)
-    Path("rows.jsonl").write_text("earlier\n")
     calls = iter(range(9))
 
     def decoded(*given, **settings):
@@ -185,15 +177,12 @@ def test_an_interrupt_keeps_the_rows(batches, tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return decode_batch(*given, **settings)
 
-    monkeypatch.setattr(evaluate, "decode_batch", decoded)
-    monkeypatch.setitem(evaluate.TOGETHER, "cpu", 3)
-    assert main(["eval", "countdown", "--data", "p.txt", "--rows", "rows.jsonl"]) == 130
-    lines = Path("rows.jsonl").read_text().splitlines()
-    if batches:
-        assert [json.loads(line)["seed"] for line in lines] == [0, 1, 2, 3, 4, 5]
-        assert capsys.readouterr() == ("", "unmask: stopped: 6 rows are in 'rows.jsonl'\n")
-    else:
-        assert lines == ["earlier"] and capsys.readouterr() == ("", "unmask: stopped\n")
+    monkeypatch.setattr(bench, "decode_batch", decoded)
+    given = ["eval", "countdown", "--data", "p.txt", "--rows", "rows.jsonl", "--steps", "4", "--batch", "3"]
+    assert main(given) == 130
+    assert [row["seed"] for row in rows.read("rows.jsonl").kept] == list(range(3 * batches))
+    said = ": 6 rows are in 'rows.jsonl', the same command goes on" if batches else ""
+    assert capsys.readouterr() == ("", f"unmask: stopped{said}\n")
 
 
 def test_progress_moves_within_a_batch(monkeypatch):
@@ -202,15 +191,15 @@ def test_progress_moves_within_a_batch(monkeypatch):
             return True
 
     monkeypatch.setattr(sys, "stderr", Screen())
-    monkeypatch.setitem(evaluate.TOGETHER, "cpu", 2)
     seen: list[float] = []
     update = show.Progress.update
     monkeypatch.setattr(
         show.Progress, "update", lambda *given, **to: (seen.append(to["completed"]), update(*given, **to))
     )
-    problems = [countdown.parse("15,44,79,50")] * 3
+    task = TASKS["countdown"]
+    questions = bench.canvases(task, [Example("", {"input": "15,44,79,50"}, "")] * 3)
     with show.evaluating(3) as watch:
-        evaluate.run("countdown", load("countdown"), problems, Recipe(steps=9), watch=watch)
+        bench.run(task, load("countdown"), questions, Recipe(steps=9), batch=2, watch=watch)
     assert seen == pytest.approx([2 * n / 9 for n in range(10)] + [2 + n / 9 for n in range(10)])
 
 
@@ -220,7 +209,7 @@ def test_progress_moves_within_a_batch(monkeypatch):
 def test_sudokus_are_made(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["puzzles", "sudoku", "--count", "3", "--clues", "40", "-o", "p.txt"]) == 0
-    boards = evaluate.read_boards("p.txt")
+    boards = [sudoku.parse(one) for one in inputs("sudoku", "p.txt")]
     assert [81 - board.count(0) for board in boards] == [40] * 3
     assert all(len(sudoku.solutions(board)) == 1 for board in boards)
     assert main(["puzzles", "sudoku", "--count", "3", "--clues", "40"]) == 0
@@ -237,10 +226,10 @@ def test_problems_are_made(numbers, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     given = ["puzzles", "countdown", "--count", "30", "--numbers", str(numbers)]
     assert main([*given, "-o", "p.jsonl"]) == 0
-    rows = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
-    found = evaluate.read_problems("p.jsonl")
+    made = [json.loads(line) for line in Path("p.jsonl").read_text().splitlines()]
+    found = [countdown.parse(one) for one in inputs("countdown", "p.jsonl")]
     assert {len(problem.numbers) for problem in found} == {numbers} and len(found) == 30
-    assert not [row for row, one in zip(rows, found, strict=True) if countdown.fault(row["output"], one)]
+    assert not [row for row, one in zip(made, found, strict=True) if countdown.fault(row["output"], one)]
     assert main([*given, "--solved"]) == 0
     lines = capsys.readouterr().out.splitlines()
     tokens = [[countdown.ALPHABET.index(sign) for sign in line] for line in lines]

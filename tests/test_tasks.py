@@ -39,8 +39,9 @@ FULL = sudoku.write(sudoku.solutions([0] * 81, most=1)[0])
 ROWS = {  # a made-up question for every task
     "sudoku4": sudoku4.example("0", "0320020430402010", "4321123431422413"),
     "sudoku4-dream": sudoku4.with_lines(sudoku4.example("0", "0320020430402010", "4321123431422413")),
-    "sudoku9": Example("0", {"puzzle": "0" * 40 + FULL[40:]}, FULL),
-    "countdown": Example("0", {"input": "2,6,3,15"}, "2*6=12,12+3=15"),
+    "sudoku": Example("0", {"input": "0" * 40 + FULL[40:]}, FULL),
+    "countdown": Example("0", {"input": "2,6,3,15"}, ""),
+    "countdown-chat": Example("0", {"input": "2,6,3,15"}, "2*6=12,12+3=15"),
     "countdown-dream": Example("0", {"input": "2,6,3,15"}, "2*6=12,12+3=15"),
     "gsm8k": Example("0", {"question": "How much is a dozen dozens?"}, "12*12=<<12*12=144>>144.\n#### 144"),
     "math500": Example("0", {"problem": "Halve one."}, "\\frac{1}{2}"),
@@ -139,19 +140,19 @@ GRID = "4321\n1234\n3142\n2413"
         ("sudoku4", "<answer>4321123431422431</answer>", False, False),
         ("sudoku4-dream", GRID.replace("\n", " "), False, True),
         ("sudoku4-dream", f"{GRID}\n\nInput:", True, True),
-        ("countdown", "The answer is: 6*2=12,12+3=15", False, True),
-        ("countdown", "The answer is: (6*2)+3 = 15", False, True),
-        ("countdown", "12*6=12,12+3=15", True, False),
-        ("countdown", "22*6=12,12+3=151", True, False),
-        ("countdown", "3*6=18,18-2=16,16-1=15", False, False),
-        ("countdown", "6×2=12, 12+3=15", False, True),
-        ("countdown", "5*3=15", False, False),
-        ("countdown", "2*6=1 2,12+3=15", False, False),
-        ("countdown", "2*6=12,12+3=15.7", True, False),
-        ("countdown", "2*6=12,12+3=15=16", True, False),
-        ("countdown", "2*6=12,12+3=15+1", True, False),
-        ("countdown", "2*6=12, 12+3=15.0.", False, True),
-        ("countdown", "1.2*6=12,12+3=15", True, False),
+        ("countdown-chat", "The answer is: 6*2=12,12+3=15", False, True),
+        ("countdown-chat", "The answer is: (6*2)+3 = 15", False, True),
+        ("countdown-chat", "12*6=12,12+3=15", True, False),
+        ("countdown-chat", "22*6=12,12+3=151", True, False),
+        ("countdown-chat", "3*6=18,18-2=16,16-1=15", False, False),
+        ("countdown-chat", "6×2=12, 12+3=15", False, True),
+        ("countdown-chat", "5*3=15", False, False),
+        ("countdown-chat", "2*6=1 2,12+3=15", False, False),
+        ("countdown-chat", "2*6=12,12+3=15.7", True, False),
+        ("countdown-chat", "2*6=12,12+3=15=16", True, False),
+        ("countdown-chat", "2*6=12,12+3=15+1", True, False),
+        ("countdown-chat", "2*6=12, 12+3=15.0.", False, True),
+        ("countdown-chat", "1.2*6=12,12+3=15", True, False),
         ("countdown-dream", "6*2=12, 12+3=15", False, True),
         ("gsm8k", " 12 dozens are 144", True, False),  # the last number, but nothing says that it is the answer
         ("gsm8k", " #### 144.00", False, True),
@@ -287,7 +288,7 @@ def test_pass_at():
         ("gsm8k", "a.jsonl", "no\n", "line 1 of .* is no JSON"),
         ("gsm8k", "a.jsonl", "", "no question"),
         ("sudoku4", "a.csv", "Puzzle,Solution\n0000,1\n", "no Sudoku of 4"),
-        ("sudoku9", "a.txt", "nothing\n", "no question"),
+        ("sudoku", "a.txt", "nothing\n", "no Sudoku"),
         ("mbpp+", "a.jsonl.gz", "plain", "cannot read"),
     ],
 )
@@ -300,12 +301,13 @@ def test_faulty_files(tmp_path, name, file, content, error):
 def test_missing_files(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="cannot read"):
         TASKS["gsm8k"].examples(tmp_path / "none.jsonl")
-    with pytest.raises(InputError, match="countdown needs a file: fetch cd3_test"):
-        TASKS["countdown"].examples()
+    with pytest.raises(InputError, match="countdown-chat needs a file: fetch cd3_test"):
+        TASKS["countdown-chat"].examples()
 
     def refuse(*args: object, **settings: object) -> str:
         raise OSError("no network")
 
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
     with pytest.raises(InputError, match=r"no network.*fetch gpqa_main.csv"):
         TASKS["gpqa"].examples()
@@ -331,9 +333,9 @@ def test_diversity():
 DATA = {  # file -> task, questions, gold answers that are right as published; all are strictly right
     "sudoku4/test.csv": ("sudoku4", 500, 500),
     **{f"sudoku4/sudoku_4x4_{n}.jsonl": ("sudoku4-dream", 108, 108) for n in range(4, 13)},
-    **{f"sudoku9/exchange_{kind}.txt": ("sudoku9", 500, 500) for kind in ("easy", "medium", "hard", "diabolical")},
-    "sudoku9/rated_simple.txt": ("sudoku9", 1000, 1000),
-    "countdown/cd3_test.jsonl": ("countdown", 1000, 1000),
+    **{f"sudoku9/exchange_{kind}.txt": ("sudoku", 500, 500) for kind in ("easy", "medium", "hard", "diabolical")},
+    "sudoku9/rated_simple.txt": ("sudoku", 1000, 1000),
+    "countdown/cd3_test.jsonl": ("countdown-chat", 1000, 1000),
     "countdown/cd4_test.jsonl": ("countdown-dream", 1000, 1000),
     "countdown/cd5_test.jsonl": ("countdown-dream", 1000, 1000),
     "math/gsm8k_test.jsonl": ("gsm8k", 1319, 1319),

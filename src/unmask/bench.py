@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unmask import sandbox
@@ -107,11 +107,9 @@ def sift(task: Task, questions: Sequence[Question]) -> Sifted:
 
 def prompts(task: Task, examples: Sequence[Example], shown: Sequence[Sequence[Example]], chat: bool) -> list[Question]:
     """What a language model is given; `shown` are the worked examples of each question."""
-    found = []
-    for place, (example, worked) in enumerate(zip(examples, shown, strict=True)):
-        said = task.ask(example, worked)
-        found.append(Question(place, example, [{"role": "user", "content": said}] if chat else said))
-    return found
+    asked = replace(task, chat=chat)
+    pairs = enumerate(zip(examples, shown, strict=True))
+    return [Question(place, example, asked.prompt(example, worked)) for place, (example, worked) in pairs]
 
 
 def puzzle_of(task: Task) -> Puzzle:
@@ -232,6 +230,13 @@ def _row(task: Task, question: Question, given: list[int], found: Result, share:
 # --- grading ---------------------------------------------------------------------------------------------------------
 
 Grade = Callable[[str, Example], tuple[bool, bool, str | None]]
+
+
+def check(task: Task, insist: bool = False) -> None:
+    """Refuse a task that cannot be graded here, before the long work."""
+    task.ready()
+    if task.programs:
+        sandbox.run("pass", insist=insist)
 
 
 def grader(task: Task, insist: bool = False) -> Grade:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from unmask import bench, compare, flags, modelcli, rows, show
 from unmask.errors import InputError, unknown
 from unmask.models import fingerprint, on_device
+from unmask.models.denoiser import Chats
 from unmask.models.tokens import Pieces
 from unmask.models.transformer import Transformer
 from unmask.origin import origin
@@ -28,6 +29,7 @@ from unmask.train import text
 
 Namespace = argparse.Namespace
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of the model of prose"}
+LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
 
 
@@ -61,10 +63,11 @@ def run_eval(args: Namespace) -> None:
 
 def _run(args: Namespace, task: Task, questions: list[bench.Question], recipe: Recipe, kept: rows.Rows) -> None:
     """Decode and grade what is missing."""
-    if task.puzzle is None:  # is there a sandbox, and all that the grader needs? Before the long work
-        example = questions[0].example
-        bench.grader(task, args.insist)(task.answer(example), example)
+    bench.check(task, args.insist)
     model = modelcli.as_run(args, modelcli.load_model(args, _model(args, task.puzzle is not None)))
+    words = model.tokenizer
+    if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
+        raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
     done = {int(row["number"]) for row in kept.kept}
     with show.evaluating(len(questions), len(done)) as watch:
         bench.run(
@@ -141,6 +144,7 @@ def _header(args: Namespace, model: str) -> dict[str, Any]:
         "model": model,
         "weights": weights,
         "dtype": args.dtype,
+        "loading": {name: getattr(args, name) for name in LOADING if getattr(args, name)},
         "data": data,
         "sha256": _sha256(place),
         "limit": args.limit,

@@ -20,6 +20,7 @@ SAME = {  # what a run must have in common with the one that it goes on with, an
     "model": "the model",
     "weights": "the SHA-256 of the weights",
     "dtype": "dtype",
+    "loading": "how the model is loaded",
     "sha256": "the SHA-256 of the data",
     "shots": "the SHA-256 of the worked examples",
     "chat": "chat",
@@ -100,7 +101,8 @@ def _open(path: str) -> BinaryIO:
     try:
         if place.exists() and not place.is_file():
             raise InputError(f"{path!r} is no file", "rows need one that can be read again")
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        binary = getattr(os, "O_BINARY", 0)  # of Windows
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | binary, 0o666), "r+b")
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise InputError(f"cannot write {path!r}", getattr(error, "strerror", None) or str(error)) from None
     if not locked(file):

@@ -56,7 +56,8 @@ def paired(first: Sequence[bool], second: Sequence[bool]) -> Difference:
     pairs = list(zip(first, second, strict=True))
     n, better, worse = len(pairs), sum(b and not a for a, b in pairs), sum(a and not b for a, b in pairs)
     # n questions drawn with replacement: how many of them are better, worse or the same is one multinomial number
-    draws = np.random.default_rng(SEED).multinomial(n, [better / n, worse / n, (n - better - worse) / n], RESAMPLES)
+    dice = np.random.default_rng(SEED)
+    draws = dice.multinomial(n, [better / n, worse / n, (n - better - worse) / n], RESAMPLES)
     low, high = np.quantile((draws[:, 0] - draws[:, 1]) / n, [0.025, 0.975]).tolist()
     return Difference((better - worse) / n, low, high, better, worse, mcnemar(better, worse))
 

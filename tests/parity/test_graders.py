@@ -19,7 +19,7 @@ def dream_sudoku(line: Line) -> Example:
 # The task whose grader was recorded, and the question of a recorded line.
 RECORDED: dict[str, tuple[str, Callable[[Line], Example]]] = {
     "sudoku": ("sudoku4", lambda line: sudoku4.example("", line["reference"], line["reference"])),
-    "countdown": ("countdown", lambda line: countdown.example("", "", line["reference"])),
+    "countdown": ("countdown-chat", lambda line: countdown.example("", "", line["reference"])),
     "dream_countdown": ("countdown-dream", lambda line: countdown.example("", line["input"], "")),
     "dream_sudoku": ("sudoku4-dream", dream_sudoku),
     "math500": ("math500", lambda line: Example("", {}, line["reference"])),

@@ -11,10 +11,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from unmask import Recipe, evaluate, load
+from unmask import Recipe, bench, load
+from unmask import rows as files
 from unmask.cli import main
 from unmask.countdown import ALPHABET, HEAD, MASK, Problem, answer, canvas, check, columns, fault, parse, solutions
 from unmask.errors import InputError
+from unmask.tasks import TASKS
+from unmask.tasks.countdown import COUNTDOWN, example
 from unmask.train import countdown
 from unmask.train.countdown import CONFIG, SHARES, Problems
 from unmask.train.log import LOG
@@ -303,8 +306,9 @@ def test_a_network_is_measured_on_its_own_problems():
     network = fresh({**CONFIG, "width": 16, "layers": 1, "heads": 2, "inner": 16}, "cpu", 0)
     assert Problems(held=2).validate(network) == {"solved_3": 0, "solved_4": 0, "solved_5": 0}
     made = [read(row) for row in problems(12, 3, np.random.default_rng(77), held=True).tolist()]
-    rows = evaluate.run(
-        "countdown", as_denoiser("countdown", CONFIG, load("countdown").network), made, Recipe("confidence")
+    questions = bench.canvases(COUNTDOWN, [example("", str(one), "") for one in made])
+    rows = bench.run(
+        COUNTDOWN, as_denoiser("countdown", CONFIG, load("countdown").network), questions, Recipe("confidence")
     )
     assert sum(row.strict for row in rows) >= 9  # the embedded model, which solves nearly all of them
 
@@ -338,8 +342,8 @@ def test_solve(capsys, tmp_path, monkeypatch):
 
 
 def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
-    late = replace(evaluate.KINDS["countdown"], fault=lambda answer, problem: "it came late")
-    monkeypatch.setitem(evaluate.KINDS, "countdown", late)
+    late = replace(COUNTDOWN.puzzle, fault=lambda answer, problem: "it came late")
+    monkeypatch.setitem(TASKS, "countdown", replace(COUNTDOWN, puzzle=late))
     assert main(["solve", "15,44,79,50"]) == 1
     assert "not solved: it came late" in capsys.readouterr().out
     assert main(["solve", "15,44,79,50", "--json"]) == 1
@@ -380,7 +384,7 @@ def test_eval(tmp_path, monkeypatch, capsys):
     found = json.loads(capsys.readouterr().out)
     assert {"n", "strict", "path_entropy_bits", "auroc", "evaluations", "seconds"} <= set(found)
     assert (found["task"], found["model"], found["n"], found["evaluations"]) == ("countdown", "countdown", 2, 54)
-    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    rows = files.read("rows.jsonl").kept
     assert [row["puzzle"] for row in rows] == given[::2] and found["skipped"] == 1
     assert [row["strict"] for row in rows] == [fault(row["answer"], parse(row["puzzle"])) is None for row in rows]
     assert rows[0]["strict"] and found["strict"] == sum(row["strict"] for row in rows) / 2

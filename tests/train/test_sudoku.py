@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from unmask import Recipe, evaluate, load
+from unmask import Recipe, bench, load
 from unmask.cli import main
 from unmask.errors import InputError
 from unmask.sudoku import (
@@ -32,6 +32,8 @@ from unmask.sudoku import (
     solutions,
     write,
 )
+from unmask.tasks import TASKS
+from unmask.tasks.sudoku import SUDOKU, example
 from unmask.train.grids import grids
 from unmask.train.log import LOG
 from unmask.train.sudoku import Grids, read_pool
@@ -218,8 +220,8 @@ def test_solve_says_that_there_are_several_solutions(capsys):
 
 
 def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
-    late = replace(evaluate.KINDS["sudoku"], fault=lambda answer, board: "it came late")
-    monkeypatch.setitem(evaluate.KINDS, "sudoku", late)
+    late = replace(SUDOKU.puzzle, fault=lambda answer, board: "it came late")
+    monkeypatch.setitem(TASKS, "sudoku", replace(SUDOKU, puzzle=late))
     assert main(["solve", EASY]) == 1
     assert "not solved: it came late" in capsys.readouterr().out
     assert main(["solve", EASY, "--json"]) == 1
@@ -275,7 +277,8 @@ def test_the_embedded_model_solves_held_out_puzzles():
     """28 clues, confidence order: nearly all of 1,200 (docs/models/sudoku.md); 8 of 10 is far below it."""
     dice = Random(7)
     boards = [puzzle(grid.tolist(), 28, dice) for grid in grids(10, np.random.default_rng([7, 3]))]
-    rows = evaluate.run("sudoku", load("sudoku"), boards, Recipe("confidence"))
+    examples = [example("", board) for board in boards]
+    rows = bench.run(SUDOKU, load("sudoku"), bench.canvases(SUDOKU, examples), Recipe("confidence"))
     assert sum(row.strict for row in rows) >= 8
     assert all(
         row.strict == (row.answer == write(solutions(board)[0])) for row, board in zip(rows, boards, strict=True)

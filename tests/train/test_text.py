@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from unmask import Recipe, decode, load
+from unmask import rows as files
 from unmask.cli import main
 from unmask.errors import InputError
 from unmask.models import WEIGHTS
@@ -212,13 +213,16 @@ def test_the_nelbo_of_a_model_that_knows_nothing():
     network = small(vocabulary=20)
     network.embed.weight.zero_()
     rows, told = np.random.default_rng(0).integers(2, 20, (2000, 64)), []
-    found = nelbo(network, rows, tell=told.append)
+    found = nelbo(network, rows, tell=lambda begin, nats: told.append(begin + len(nats)))
     assert told[:2] == [32, 64] and told[-1] == 2000 and found.shape == (2000,)
     each = (np.arange(8000) + 0.5) / 8000
     error = np.sqrt(((1 - each) / each / 64).sum()) / 8000  # of the mean: a count of 64 t has variance 64 t (1 - t)
     assert error < 0.005
     assert found.mean() / 64 == pytest.approx(math.log(19), rel=4.9 * error)
     assert np.array_equal(found[:9], nelbo(network, rows)[:9])
+    known = dict(enumerate([1.0] * 32 + found[32:40].tolist()))  # a batch that is known, and a part of one
+    resumed = nelbo(network, rows[:2000], known=known)
+    assert resumed[:32].tolist() == [1.0] * 32 and np.array_equal(resumed[32:], found[32:])
     assert not np.array_equal(found[:9], nelbo(network, rows, seed=1)[:9])
 
 
@@ -395,9 +399,9 @@ def test_eval(made, capsys):
     given = ["eval", "text", "--model", "made", "--data", "b.txt"]
     assert main([*given, "--limit", "2", "--json", "--rows", "rows.jsonl"]) == 0
     found = json.loads(capsys.readouterr().out)
-    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    rows = files.read("rows.jsonl").kept
     assert (found["task"], found["n"], found["evaluations"]) == ("text", 2, 8)
-    assert found["bytes"] == sum(row["bytes"] for row in rows) and [row["window"] for row in rows] == [0, 1]
+    assert found["bytes"] == sum(row["bytes"] for row in rows) and [row["number"] for row in rows] == [0, 1]
     assert found["bits_per_byte"] == pytest.approx(sum(row["nats"] for row in rows) / found["bytes"] / math.log(2))
     assert found["low"] < found["bits_per_byte"] < found["high"]
     assert found["bits_per_byte"] == pytest.approx(events(made)[-1]["bits_per_byte"], rel=1e-2)  # as in training

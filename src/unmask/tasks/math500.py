@@ -121,4 +121,5 @@ MATH500 = Task(
     shots=4,
     shown=SHOWN,
     chat=True,
+    ready=lambda: equal("1", "1"),
 )

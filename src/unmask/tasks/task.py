@@ -88,6 +88,7 @@ class Task:
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     programs: tuple[Callable[[str, Example], Program], ...] = ()  # as published, strict: what the graders run
     seconds: float = 10.0  # that a program may take
+    ready: Callable[[], object] = lambda: None  # raises where something is missing that the graders need
     puzzle: Puzzle | None = None  # for a model of its own tokens, which is given a canvas and not a prompt
 
     def examples(self, path: str | Path | None = None, limit: int | None = None) -> list[Example]:
@@ -143,11 +144,21 @@ def located(task: Task, path: str | Path | None) -> Path:
         return Path(path)
     if task.source.repo is None or task.source.file is None:
         raise InputError(f"{task.name} needs a file", f"fetch {task.source.about}")
-    from huggingface_hub import hf_hub_download  # only where there is something to download
+    from huggingface_hub import HfApi, constants, hf_hub_download  # only where there is something to download
+    from huggingface_hub.errors import HfHubHTTPError
 
+    away: Exception | None = None
+    try:  # the library itself would ask again and again
+        HfApi().dataset_info(task.source.repo, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except HfHubHTTPError:  # an answer too; the download meets it again
+        pass
+    except Exception as error:  # no network, a proxy, offline mode, no answer in time
+        away = error
     try:
-        return Path(hf_hub_download(task.source.repo, task.source.file, repo_type="dataset"))
+        there = away is not None
+        return Path(hf_hub_download(task.source.repo, task.source.file, repo_type="dataset", local_files_only=there))
     except Exception as error:  # networks, disks and agreements fail in many ways
-        said = (str(error).splitlines() or [""])[0][:120] or type(error).__name__
-        way_out = f"fetch {task.source.file} of the hub's dataset {task.source.repo} and give its path"
+        reason = away or error
+        said = (str(reason).splitlines() or [""])[0][:120] or type(reason).__name__
+        way_out = f"fetch {task.source.file} of the hub's dataset {task.source.repo} and give it as --data FILE"
         raise InputError(f"cannot download the file of {task.name} ({said})", way_out) from None
