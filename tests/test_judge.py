@@ -427,6 +427,8 @@ def test_groups_are_drawn_together():
         high - low for _, low, high in (bootstrap(measure, keys)["x"] for keys in (np.arange(160) // 8, range(160)))
     ]
     assert 2 < width[0] / width[1] < 4  # the root of 8
+    size = lambda places: {"n": float(len(places))}  # noqa: E731
+    assert bootstrap(size, np.arange(160) // 8)["n"] == (160, 160, 160)  # whole groups
 
 
 def test_correlations():
