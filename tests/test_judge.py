@@ -326,9 +326,11 @@ def test_samples_of_files(tmp_path):
     assert [sample.text for sample in lines] == ["two", "three"]
     (tmp_path / "c.jsonl").write_text("no json\n")
     (tmp_path / "d.txt").write_text("\n")
+    half = write(tmp_path / "f.jsonl", [{"text": "a \ud800 b"}])
     for path, field, said in [
         (made, "txet", "did you mean 'text'"),
         (made, "steps", "is no text"),
+        (half, "text", "f.jsonl:1: the text holds half of a surrogate pair"),
         (str(tmp_path / "c.jsonl"), "text", "c.jsonl:1 is no JSON"),
         (str(tmp_path / "d.txt"), "text", "there is no text"),
         (str(tmp_path / "e.txt"), "text", "cannot read"),

@@ -32,7 +32,7 @@ class Sample:
     @property
     def key(self) -> tuple[str, str]:
         """The same for the same text in the same place."""
-        return self.place, hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return self.place, hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 # --- in --------------------------------------------------------------------------------------------------------------
@@ -74,6 +74,8 @@ def _parsed(line: str, place: str, field: str) -> Sample:
         raise InputError(f"{place}: {error.message}", error.hint + "; --field names the text")
     if not isinstance(row[field], str):
         raise InputError(f"{place}: the field {field!r} is no text", "name one that holds a string")
+    if any("\ud800" <= letter <= "\udfff" for letter in row[field]):
+        raise InputError(f"{place}: the text holds half of a surrogate pair", "no tokenizer reads it: mend the text")
     plain = {key: value for key, value in row.items() if key != field and _is_plain(value)}
     ids = row.get("tokens")
     whole = isinstance(ids, list) and ids and all(type(token) is int for token in ids)
