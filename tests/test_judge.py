@@ -470,7 +470,13 @@ def test_the_command(places, tmp_path, capsys):
     [
         ("judge", "there is nothing to judge"),
         ("judge a.jsonl --by nothing", "its fields: steps"),
-        ("judge a.jsonl --bits 8", "goes with --export"),
+        ("judge a.jsonl --bits 8", "--bits has no effect on the convention sample"),
+        ("judge a.jsonl --length 8", "--length has no effect on the convention sample"),
+        ("judge a.jsonl --convention mdlm --stride 8", "--stride has no effect on the convention mdlm"),
+        ("judge a.jsonl --lines", "--lines has no effect on JSON lines"),
+        ("judge a.txt --field text", "--field has no effect on files of text"),
+        ("judge --export b --rows c", "--rows has no effect on --export"),
+        ("judge --export b --part 0 --judge {tiny}", "part is 0"),
         ("judge a.jsonl --export b", "leave the files out"),
         ("judge a.jsonl --rows a.jsonl", "holds the texts"),
         ("judge a.jsonl --limit 0", "at least 1"),
@@ -479,9 +485,9 @@ def test_the_command(places, tmp_path, capsys):
         ("judge b.jsonl", "cannot read 'b.jsonl'"),
     ],
 )
-def test_one_line_says_what_is_wrong(line, said, tmp_path, monkeypatch, capsys):
+def test_one_line_says_what_is_wrong(line, said, places, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.jsonl", [{"text": "one", "steps": 3}])
-    assert main(line.split()) == 2
+    assert main(line.format(tiny=places["gpt2"]).split()) == 2
     out, err = capsys.readouterr()
     assert out == "" and said in err and len(err.splitlines()) == 1

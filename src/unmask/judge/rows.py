@@ -54,9 +54,14 @@ def read_samples(paths: Sequence[str], field: str = "text", lines: bool = False)
     return full
 
 
+def is_rows(path: str) -> bool:
+    """Whether a file holds JSON lines."""
+    return path == "-" or path.endswith(ROWS)
+
+
 def _samples(path: str, field: str, lines: bool) -> list[Sample]:
     text, name = corpus.read(path), Path(path).name
-    if path == "-" or path.endswith(ROWS):
+    if is_rows(path):
         rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         return [_parsed(line, f"{name}:{number}", field) for number, line in rows]
     if not lines:
