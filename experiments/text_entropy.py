@@ -65,7 +65,7 @@ def judge(args: argparse.Namespace) -> None:
 
 
 def judge_rows(args: argparse.Namespace) -> list[dict]:
-    """The judge's rows, with the own loss. With --rows they are kept in FILE.part, and taken up again from there."""
+    """The judge's rows, with the own loss. With --rows, both are kept beside that file and taken up again."""
     samples = read_samples([args.file])
     name = args.judge if args.gguf is None else str(Path(args.judge) / args.gguf)
     kept = None if args.rows is None else f"{args.rows}.part"
@@ -87,7 +87,13 @@ def own_losses(args: argparse.Namespace, tokens: list[list[int]]) -> np.ndarray:
         places = [place for place, row in enumerate(tokens) if len(row) == length]
         same = np.array([tokens[place] for place in places])
         for seed in range(2 * args.draws):
-            nats = nelbo(network, same, seed, partial(tell, f"own loss {seed + 1} of {2 * args.draws}", len(same)))
+            kept = Path(f"{args.rows}.{Path(args.model).name}-{length}-{seed}.npy")
+            if args.rows and kept.exists() and len(np.load(kept)) == len(same):
+                nats = np.load(kept)
+            else:
+                nats = nelbo(network, same, seed, partial(tell, f"own loss {seed + 1} of {2 * args.draws}", len(same)))
+                if args.rows:
+                    np.save(kept, nats)
             found[places, seed % 2] += nats / length / args.draws
     return found
 

@@ -299,6 +299,11 @@ def test_examples_of_the_help_work(command, here, capsys):
     torch.save({"state_dict": ordered, "ema": {"shadow_params": list(ordered.values())[:-1]}}, "best.ckpt")
     if command != "fabricate":
         fabricate("llada", Path("tiny-llada"))
+    if command == "judge":
+        from test_judge import tiny
+
+        tiny(Path("tiny-gpt2"))
+        Path("samples.jsonl").write_text('{"text": "one", "steps": 2}\n{"text": "another", "steps": 4}\n')
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out
     examples = re.findall(r"^  (unmask .*)$", out.split("examples:")[1], re.M)

@@ -11,11 +11,12 @@ from typing import Any
 from unmask import __version__, show
 from unmask.errors import InputError
 from unmask.judge import CONVENTIONS, DEFAULT, Judge, Rules, export, figures, judged, load_judge, read_samples
-from unmask.judge.rows import Row, Sample
+from unmask.judge.rows import Row, Sample, is_rows
 from unmask.models.checkpoint import DTYPES
 from unmask.tasks.text import LENGTH
 
 Namespace = argparse.Namespace
+PART = 60  # MiB of a file, for those who may carry 64 at a time
 WORDS = {
     "ln_ppl": "ln PPL, mean of samples",
     "ppl": "PPL of all tokens",
@@ -30,18 +31,23 @@ WORDS = {
     "ceiling": "the most that could be",
 }
 
+IDLE: dict[str, tuple[str, ...]] = {  # flags that have no effect, by convention
+    "sample": ("bits", "part", "length"),
+    "mdlm": ("bits", "part", "stride", "start"),
+    "both": ("bits", "part"),
+    "export": ("rows", "by", "group", "limit", "field", "lines", "length", "stride", "start", "batch"),
+}
+
 
 def run_judge(args: Namespace) -> None:
     """Judge texts, or write the judge itself in parts."""
+    if args.export is None and not args.files:
+        raise InputError("there is nothing to judge", "give files with texts, or --export DIR")
+    _check_idle(args)
     if args.export is not None:
         _export(args)
         return
-    if not args.files:
-        raise InputError("there is nothing to judge", "give files with texts, or --export DIR")
-    for name, value in (("bits", args.bits), ("part", args.part)):
-        if value is not None:
-            raise InputError(f"--{name} has no effect on judging", "it goes with --export DIR")
-    samples = read_samples(args.files, args.field, args.lines)[: _limit(args)]
+    samples = read_samples(args.files, args.field or "text", args.lines)[: _limit(args)]
     if args.rows is not None and Path(args.rows).resolve() in {Path(path).resolve() for path in args.files}:
         raise InputError(f"{args.rows!r} holds the texts", "give another file for the rows")
     _check_fields(samples, args)
@@ -55,6 +61,21 @@ def run_judge(args: Namespace) -> None:
     else:
         for one in found:
             _show(one, args.by)
+
+
+def _check_idle(args: Namespace) -> None:
+    """Refuse flags that would have no effect."""
+    tables = [is_rows(path) for path in args.files]
+    what, idle = f"the convention {args.convention}", IDLE[args.convention]
+    if args.export is not None:
+        what, idle = "--export", IDLE["export"]
+    for name in idle:
+        if getattr(args, name) not in (None, False):
+            raise InputError(f"--{name} has no effect on {what}", "leave it out, or see `unmask judge --help`")
+    if args.lines and all(tables):
+        raise InputError("--lines has no effect on JSON lines", "leave it out")
+    if args.field is not None and not any(tables):
+        raise InputError("--field has no effect on files of text", "leave it out")
 
 
 def _limit(args: Namespace) -> int | None:
@@ -89,7 +110,7 @@ def _load(args: Namespace) -> Judge:
 
 def _rows(judge: Judge, samples: list[Sample], args: Namespace) -> list[Row]:
     """The judged rows, with a bar."""
-    rules = Rules(args.convention, args.length, args.stride, args.batch)
+    rules = Rules(args.convention, LENGTH if args.length is None else args.length, args.stride, args.batch)
     done = 0
     with show.progress() as bar:
         task = bar.add_task(f"{len(samples)} texts", total=len(samples))
@@ -136,7 +157,7 @@ def _export(args: Namespace) -> None:
     if args.files:
         raise InputError("--export judges nothing", "leave the files out")
     judge = _load(args)
-    files = export(judge, args.export, args.bits or 16, args.part or 60)
+    files = export(judge, args.export, args.bits or 16, PART if args.part is None else args.part)
     sizes = [file.stat().st_size for file in files]
     if args.json:
         print(json.dumps({"judge": judge.name, "directory": args.export, "files": [file.name for file in files]}))
@@ -150,7 +171,7 @@ def add_judge(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     about = ".json or .jsonl: a text in each line's field; others: one text each; - reads JSON lines"
     add("files", nargs="*", metavar="FILE", help=about)
-    add("--field", default="text", metavar="NAME", help="of JSON lines: where the text is [text]")
+    add("--field", metavar="NAME", help="of JSON lines: where the text is [text]")
     add("--lines", action="store_true", help="other files: each line is a text")
     add("--limit", type=int, metavar="N", help="only the first N texts")
     add("--rows", metavar="FILE", help="a row for each text (JSONL), at once; the same command goes on from there")
@@ -162,7 +183,7 @@ def add_judge(parser: argparse.ArgumentParser) -> None:
     about = "sample: ln PPL of each text; mdlm: MDLM's generative perplexity; both cost twice as much [sample]"
     group.add_argument("--convention", default="sample", choices=CONVENTIONS, help=about)
     about = f"of mdlm: tokens of a text that are read, at most [{LENGTH}]"
-    group.add_argument("--length", type=int, default=LENGTH, metavar="N", help=about)
+    group.add_argument("--length", type=int, metavar="N", help=about)
     about = "of sample: how far windows of long texts move on [half the judge's context]"
     group.add_argument("--stride", type=int, metavar="N", help=about)
     group.add_argument("--start", metavar="TOKEN", help="the token that texts are read after [<|endoftext|>, else BOS]")
@@ -179,4 +200,4 @@ def add_judge(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--trust-remote-code", action="store_true", help=about)
     group.add_argument("--export", metavar="DIR", help="judge nothing: write the judge there as safetensors in parts")
     group.add_argument("--bits", type=int, choices=(16, 8), help="of --export: float16, or int8 for half the size [16]")
-    group.add_argument("--part", type=int, metavar="MIB", help="of --export: the most that a file may have [60]")
+    group.add_argument("--part", type=int, metavar="MIB", help=f"of --export: the most that a file may have [{PART}]")

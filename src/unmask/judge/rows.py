@@ -32,7 +32,7 @@ class Sample:
     @property
     def key(self) -> tuple[str, str]:
         """The same for the same text in the same place."""
-        return self.place, hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return self.place, hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
 # --- in --------------------------------------------------------------------------------------------------------------
@@ -54,9 +54,14 @@ def read_samples(paths: Sequence[str], field: str = "text", lines: bool = False)
     return full
 
 
+def is_rows(path: str) -> bool:
+    """Whether a file holds JSON lines."""
+    return path == "-" or path.endswith(ROWS)
+
+
 def _samples(path: str, field: str, lines: bool) -> list[Sample]:
     text, name = corpus.read(path), Path(path).name
-    if path == "-" or path.endswith(ROWS):
+    if is_rows(path):
         rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         return [_parsed(line, f"{name}:{number}", field) for number, line in rows]
     if not lines:
@@ -74,6 +79,8 @@ def _parsed(line: str, place: str, field: str) -> Sample:
         raise InputError(f"{place}: {error.message}", error.hint + "; --field names the text")
     if not isinstance(row[field], str):
         raise InputError(f"{place}: the field {field!r} is no text", "name one that holds a string")
+    if any("\ud800" <= letter <= "\udfff" for letter in row[field]):
+        raise InputError(f"{place}: the text holds half of a surrogate pair", "no tokenizer reads it: mend the text")
     plain = {key: value for key, value in row.items() if key != field and _is_plain(value)}
     ids = row.get("tokens")
     whole = isinstance(ids, list) and ids and all(type(token) is int for token in ids)
