@@ -14,10 +14,10 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Each may import what stands before it; a folder may also import from itself. A new module needs a place here.
 ORDER = (
-    "interrupt errors sandbox memory device clock chart interval sudoku countdown philox dice state faults models entropy "
-    "kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode evaluate "
-    "tasks floor speed train paths noised theory calibrate texts study unmask show flags modelcli taskcli speedcli "
-    "theorycli demo commands parser cli __main__"
+    "interrupt errors sandbox memory device clock chart interval sudoku countdown philox dice state faults models "
+    "entropy kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode "
+    "evaluate tasks floor speed train paths noised theory calibrate texts study unmask show flags modelcli taskcli "
+    "speedcli theorycli demo commands parser cli __main__"
 ).split()
 
 

@@ -68,7 +68,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
     ),
     "theory": (
         theorycli.run_theory,
-        "Measure what the theory speaks of: loss and state entropy over time, context, drift, bounds; rows and a figure.",
+        "Measure what the theory speaks of: loss and state entropy over time, context, drift, bounds; with a figure.",
         """\
   unmask theory lines.txt --model table --steps 6 --data-entropy 6.7 -o table-theory
   unmask theory lines.txt --model random --steps 4 --draws 4 --json -o random-theory""",
@@ -77,8 +77,8 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         theorycli.run_calibrate,
         "Find the strength of E-SMC at which decoded paths are as uncertain as those of given texts.",
         """\
-  unmask calibrate lines.txt --model table --steps 2 --every 1 --points 4 -o table-strength
-  unmask calibrate lines.txt --model table --steps 2 --every 1 --of chosen --budget 500 --json -o table-chosen""",
+  unmask calibrate lines.txt --model table --steps 2 --particles 8 --every 1 --points 4 -o table-strength
+  unmask calibrate lines.txt --model table --steps 3 --particles 2 --every 1 --of chosen --budget 500 -o chosen""",
     ),
     "samplers": (
         commands.samplers,

@@ -181,7 +181,7 @@ def add_theory(parser: argparse.ArgumentParser) -> None:
 
 def run_calibrate(args: Namespace) -> None:
     """Find the strength at which decoded paths are as uncertain as reference paths."""
-    usual = {"sampler": "uniform", "temperature": 1.0, "search": "smc", "particles": 4, "scheme": "multinomial"}
+    usual = {"sampler": "uniform", "temperature": 1.0, "search": "smc", "particles": 4}
     recipe = _with_steps(flags.to_recipe(args, usual))
     folder = _folder(args.output)
     model = modelcli.load_model(args, args.model or "text")
@@ -205,7 +205,7 @@ def run_calibrate(args: Namespace) -> None:
             tell=tell,
             keep=lambda point: keep([plain(point)]),
         )
-    made = _about(args, model, recipe) | _calibrated(found) | {"seconds": time.perf_counter() - began}
+    made = _about(args, model, recipe) | _calibrated(found, args.window) | {"seconds": time.perf_counter() - began}
     (folder / "calibrate.json").write_text(json.dumps(plain(made), indent=1) + "\n", encoding="utf-8")
     study.draw_calibration(found, folder / "calibrate.svg")
     if found.end is not None:
@@ -213,9 +213,11 @@ def run_calibrate(args: Namespace) -> None:
     print(json.dumps(plain(made))) if args.json else _show_calibration(found, made, folder)
 
 
-def _calibrated(found: Calibration) -> Row:
+def _calibrated(found: Calibration, length: int | None) -> Row:
     nearest = min(found.gaps(), key=lambda gap: abs(gap.value))
-    flag = None if found.strength is None else _flags(found.recipe.replace(strength=_round(found.strength)))
+    flag = None
+    if found.strength is not None:
+        flag = _flags(found.recipe.replace(strength=_round(found.strength), length=length))
     return {
         "of": found.of,
         "strength": found.strength,
