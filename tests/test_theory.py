@@ -217,10 +217,10 @@ def test_files_of_texts(table, tmp_path):
     (tmp_path / "lines.txt").write_text("senate\n\ntester\nate\n")
     texts, counts = read(table, str(tmp_path / "lines.txt"), None, 2)
     assert [table.tokenizer.decode(text.tokens) for text in texts] == ["senate", "tester"]
-    assert sum(counts.values()) == 12
+    assert counts.total() == 12
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "sen", "text": "ate"}\n{"text": "ate"}\n')
     texts, counts = read(table, str(tmp_path / "pairs.jsonl"), None, 9)
-    assert [text.open for text in texts] == [[False] * 3 + [True] * 3, [True] * 3] and counts.total() == 6
+    assert [text.open for text in texts] == [[False] * 3 + [True] * 3, [True] * 3] and counts is None
     (tmp_path / "prose.txt").write_text("senate\ntester\n\nate\n")
     with pytest.raises(InputError, match="no character of this model"):
         read(table, str(tmp_path / "prose.txt"), 3, 2)
@@ -243,7 +243,7 @@ def test_boards_and_puzzles(tmp_path):
     model = load("sudoku")
     (tmp_path / "boards.txt").write_text(f"{SOLVED}\n{PUZZLE} {SOLVED}\nno board\n")
     texts, counts = read(model, str(tmp_path / "boards.txt"), None, 9)
-    assert [sum(text.open) for text in texts] == [81, 51] and counts.total() == 132
+    assert [sum(text.open) for text in texts] == [81, 51] and counts is None
     (tmp_path / "boards.txt").write_text(f"{PUZZLE}\n{PUZZLE}\n")
     with pytest.raises(InputError, match="without its solution"):
         read(model, str(tmp_path / "boards.txt"), None, 9)
@@ -306,6 +306,7 @@ def test_theory_writes_rows_a_summary_and_a_figure(capsys, tmp_path):
         ("theory two.txt --model table --limit 1 -o out", "1 text says nothing about the spread"),
         ("theory two.txt --model table --sampler confidence -o out", "the theory is about random order"),
         ("theory two.txt --model table -o one.txt/out", "cannot write to 'one.txt/out'"),
+        ("theory pairs.jsonl --model table --background text -o out", "the background 'text' has 8192 tokens"),
         ("theory two.txt --model table --background text -o out", "the background 'text' has 8192 tokens, table has 6"),
     ],
 )
@@ -314,6 +315,7 @@ def test_failures_are_one_line(capsys, tmp_path, monkeypatch, line, expected):
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "one.txt").write_text("senate\n")
     (tmp_path / "two.txt").write_text("senate\ntester\n")
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "s", "text": "t"}\n' * 2)
     (tmp_path / "bad.jsonl").write_text('{"prompt": "s"}\n')
     assert main(line.split()) == 2
     out, err = capsys.readouterr()

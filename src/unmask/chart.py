@@ -57,7 +57,7 @@ def panel(
         value = back(low + (high - low) * tick / 4)
         _, y = at(xs[-1], value)
         parts.append(f'<line x1="{LEFT}" x2="{WIDE - 40}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(value, high - low, log)}</text>')
     places = xs if log else [right * tick / 4 for tick in range(5)]
     for place, word in (ticks or {place: _number(place, xs[-1]) for place in places}).items():
         x, y = at(place, back(low))
@@ -82,3 +82,8 @@ def panel(
 def _number(value: float, largest: float) -> str:
     """A number below an axis: whole ones, unless the axis is short."""
     return f"{value:.3g}" if largest < 10 else f"{value:,.0f}"
+
+
+def _short(value: float, span: float, log: bool) -> str:
+    """A number beside an axis; what is next to nothing on it is 0."""
+    return "0" if not log and abs(value) < span / 50 else f"{value:.3g}"

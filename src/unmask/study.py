@@ -91,7 +91,7 @@ def rows(found: Study, begin: int = 0) -> list[Row]:
     return [theory.plain(row) for row in made]
 
 
-def summary(found: Study, width: int, counts: Mapping[int, int], data_entropy: float | None) -> Row:
+def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_entropy: float | None) -> Row:
     """All quantities, for JSON."""
     own = [[result.path_entropy] for result in found.generated]
     steps = found.recipe.steps
@@ -122,13 +122,14 @@ def _mean(values: Sequence[float]) -> float:
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def draw(found: Study, width: int, counts: Mapping[int, int], path: File) -> None:
+def draw(found: Study, width: int, counts: Mapping[int, int] | None, path: File) -> None:
     """Four panels: state entropy and loss over time, their gap, context, and paths."""
     bins, ends = theory.bins(found.states, width), theory.ends(found.states, counts)
     context = theory.context(found.states)
     entropy = [(0.0, ends.single), *((b.time, b.entropy) for b in bins), (1.0, ends.full)]
     loss = [(0.0, ends.single_loss), *((b.time, b.loss) for b in bins), (1.0, ends.full_loss)]
-    unigram = {"entropy of token counts": [(0.0, ends.unigram_corrected), (1.0, ends.unigram_corrected)]}
+    most = ends.unigram_corrected
+    unigram: dict[str, Curve] = {} if most is None else {"entropy of token counts": [(0.0, most), (1.0, most)]}
     gap = [(b.time, b.gap) for b in bins]
     zero: dict[str, Curve] = {"0": [(0.0, 0.0), (1.0, 0.0)]}
     one = list(zip(context.time, context.entropy, strict=True))

@@ -56,8 +56,8 @@ def _pair(line: str, prompt: str, place: str) -> Pair:
     return found
 
 
-def read(model: Denoiser, path: str, length: int | None, limit: int) -> tuple[list[Known], Counter[int]]:
-    """The first `limit` texts of a file, and how often each token occurs where they are open.
+def read(model: Denoiser, path: str, length: int | None, limit: int) -> tuple[list[Known], Counter[int] | None]:
+    """The first `limit` texts of a file, and how often each token occurs in them; None where some have prompts.
 
     With a length the file is running text, documents with blank lines between them, cut into windows of so many
     tokens. Without one a text is a line; for the model of Sudokus a full board, or a puzzle and its solution.
@@ -72,8 +72,8 @@ def read(model: Denoiser, path: str, length: int | None, limit: int) -> tuple[li
         found = [known(model, pair.text, pair.prompt) for pair in pairs(_file(path), "")[:limit]]
     if len(found) < 2:
         raise InputError(f"{path!r} has {len(found)} texts", "give at least two: their spread says how sure a mean is")
-    free = (token for text in found for token, open in zip(text.tokens, text.open, strict=True) if open)
-    return found, Counter(free)
+    whole = all(all(text.open) for text in found)
+    return found, Counter(token for text in found for token in text.tokens) if whole else None
 
 
 def _file(path: str) -> str:

@@ -20,6 +20,8 @@ from unmask.interval import Mean, mean
 from unmask.noised import States
 from unmask.paths import Path
 
+RISE = 1e-3  # bits: less is rounding
+
 
 @dataclass(frozen=True)
 class Bin:
@@ -49,8 +51,8 @@ class Ends:
 
     full: Mean  # t -> 1
     full_loss: Mean
-    unigram: float  # plug-in entropy of the token counts
-    unigram_corrected: float  # with Miller and Madow's correction, (kinds - 1) / 2n nats
+    unigram: float | None  # plug-in entropy of the token counts; None where texts have prompts, which say more
+    unigram_corrected: float | None  # with Miller and Madow's correction, (kinds - 1) / 2n nats
     single: Mean  # t -> 0
     single_loss: Mean
 
@@ -62,7 +64,7 @@ class Context:
     time: list[float]
     entropy: list[Mean]
     fall: Mean  # from the first to the last, paired
-    rises: float  # share of the single changes that go up
+    rises: float  # share of the single changes that go up, by more than RISE
 
 
 @dataclass(frozen=True)
@@ -107,16 +109,16 @@ def integrals(states: States) -> Integrals:
     return Integrals(mean(loss), mean(entropy), mean(loss - entropy), both)
 
 
-def ends(states: States, counts: Mapping[int, int]) -> Ends:
+def ends(states: States, counts: Mapping[int, int] | None) -> Ends:
     """The boundaries of time, beside the entropy of token counts."""
-    plain = unigram(counts)
-    correction = (len(counts) - 1) / (2 * sum(counts.values())) / BIT
+    plain = None if counts is None else unigram(counts)
+    correction = 0.0 if counts is None else (len(counts) - 1) / (2 * sum(counts.values())) / BIT
     full, single = states.masked.shape[1] - 1, 0
     return Ends(
         mean(bits(states.entropy[:, full])),
         mean(bits(states.loss[:, full])),
         plain,
-        plain + correction,
+        None if plain is None else plain + correction,
         mean(bits(states.entropy[:, single])),
         mean(bits(states.loss[:, single])),
     )
@@ -134,7 +136,7 @@ def context(states: States) -> Context:
     times = states.share.mean(0).flip(0).tolist()
     change = watched[:, 1:] - watched[:, :-1]
     moved = states.masked.flip(1).diff(dim=1) != 0  # neighbouring columns may hold the same state
-    rises = float(((change > 0) & moved).sum() / moved.sum().clamp(min=1))
+    rises = float(((change > RISE) & moved).sum() / moved.sum().clamp(min=1))
     each = [mean(column) for column in watched.T]
     return Context(times, each, mean(watched[:, 0] - watched[:, -1]), rises)
 

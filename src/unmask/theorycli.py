@@ -7,6 +7,7 @@ import json
 import math
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,8 +120,9 @@ def run_theory(args: Namespace) -> None:
     if args.counts is not None:
         table = background.load(args.counts)
         table.check(model)
-        counts.clear()
-        counts.update(table.counts)
+        if counts is None:
+            raise InputError("--background has no effect on texts with prompts", "leave it out")
+        counts = Counter(table.counts)
     began = time.perf_counter()
     with _rows(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
         task = bar.add_task(f"{len(texts)} texts", total=len(texts))
@@ -139,9 +141,10 @@ def _show_theory(found: Row, folder: Path) -> None:
     ends, whole, paths = found["ends"], found["integrals"], found["divergence"]
     made = show.grid("quantity", "bits, 95 %", right=("bits, 95 %",))
     gap = max(found["bins"], key=lambda part: abs(part["gap"]["value"]))
+    counts = ends["unigram_corrected"]
     rows: dict[str, Any] = {
         "all masked: state entropy": ends["full"],
-        "  entropy of the token counts": f"{ends['unigram_corrected']:.3f}",
+        **({} if counts is None else {"  entropy of the token counts": f"{counts:.3f}"}),
         "one mask: state entropy": ends["single"],
         "  its loss": ends["single_loss"],
         "NELBO a token": whole["nelbo"],
