@@ -128,6 +128,12 @@ def test_what_cannot_be_scored(table):
         score(table, ["ate"], recipe=Recipe("p2"))
     with pytest.raises(SettingError, match="draws is 0"):
         score(table, ["ate"], draws=0)
+    for use in (
+        lambda: reference(table, [Known([0], [False])], Recipe()),
+        lambda: measure(table, [Known([0], [False])]),
+    ):
+        with pytest.raises(InputError, match="there is nothing to"):
+            use()
 
 
 # --- noised states ---------------------------------------------------------------------------------------------------

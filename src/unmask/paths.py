@@ -137,6 +137,8 @@ def reference(
     recipe = _unsearched(recipe, draws)
     if recipe.build_sampler().revises:
         raise SettingError(f"sampler {recipe.sampler} masks text again", "use one that only reveals, like ancestral")
+    if not all(any(text.open) for text in texts):
+        raise InputError("there is nothing to reveal", "give texts of at least one open token")
     keys = [recipe.seed + place for place in range(len(texts))] if seeds is None else list(seeds)
     size = max(1, TOGETHER.get(model.device.type, 32) // draws)
     found: list[list[Path]] = []

@@ -13,7 +13,7 @@ from unmask import chart, theory
 from unmask.calibrate import Calibration
 from unmask.chart import Band, Curve
 from unmask.decode import Result
-from unmask.entropy import bits
+from unmask.entropy import BIT, bits
 from unmask.errors import SettingError
 from unmask.interval import Mean, mean
 from unmask.models.denoiser import Denoiser
@@ -111,6 +111,8 @@ def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_ent
         "divergence": theory.divergence(found.reference, own, width, steps, data_entropy),
         "step_loss": mean(loss),  # bits a token: the NELBO of `steps` steps
         "several_at_once": mean(several),  # of it, what deciding several tokens in a step costs
+        # nats: the NELBO is never under the entropy of the data, so the divergence is at least what is above the NELBO
+        "kl_at_least": mean([one * n * BIT for one, n in zip(several, found.states.open.tolist(), strict=True)]),
     }
     return {name: theory.plain(value) for name, value in made.items()}
 

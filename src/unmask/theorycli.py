@@ -160,7 +160,8 @@ def _show_theory(found: Row, folder: Path) -> None:
         made.add_row(name, value if isinstance(value, str) else str(Mean(**value)))
     show.console().print(made)
     known = "" if paths["kl"] is None else f"; measured {Mean(**paths['kl'])}"
-    print(f"KL of the paths, nats: at least {paths['lower']['value']:.2e} by the drift{known}")
+    least = f"at least {paths['lower']['value']:.2e} by the drift, {Mean(**found['kl_at_least'])} by the loss"
+    print(f"KL of the paths, nats: {least}{known}")
     cost = f"{found['texts']} texts · {found['evaluations']} evaluations · {found['seconds']:.1f} s"
     print(f"{cost} · rows.jsonl, theory.json and theory.svg are in {str(folder)!r}")
 
