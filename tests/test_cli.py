@@ -292,6 +292,7 @@ def test_version_and_help(run):
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "demo"])
 def test_examples_of_the_help_work(command, here, capsys):
     Path("words.txt").write_text("senate\n")
+    Path("lines.txt").write_text("senate\ntester\nstreet\nrennet\nserene\nsetter\n")
     Path("puzzle.txt").write_text("53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79\n")
     Path("words.jsonl").write_text('{"text": "some text", "title": "a title"}\n')
     weights = load_file(Path(__file__).parent / "parity/models/mdlm/model.safetensors")

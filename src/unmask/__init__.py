@@ -12,6 +12,7 @@ from unmask import interrupt as interrupt  # before torch, which takes seconds
 from unmask.decode import Particle, Result, decode, decode_batch
 from unmask.errors import UnmaskError
 from unmask.models import MODELS, Denoiser, Table, load
+from unmask.paths import Scored, score
 from unmask.recipe import Recipe
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
@@ -25,9 +26,11 @@ __all__ = [
     "Particle",
     "Recipe",
     "Result",
+    "Scored",
     "Table",
     "UnmaskError",
     "decode",
     "decode_batch",
     "load",
+    "score",
 ]

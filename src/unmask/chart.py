@@ -10,6 +10,7 @@ from pathlib import Path
 WIDE, HIGH, GAP, LEFT, TOP = 760, 300, 40, 60, 30  # of one panel, what is between two, and where its axes are
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626")
 Curve = list[tuple[float, float]]
+Band = list[tuple[float, float, float]]  # x, low, high
 
 
 def save(path: Path, panels: Sequence[Callable[[int], str]]) -> None:
@@ -28,11 +29,15 @@ def panel(
     most: float | None = None,  # what is above it is drawn at it
     pale: Sequence[str] = (),  # names of curves that stand back
     log: bool = False,  # both axes logarithmic, with a mark at every point; otherwise x begins at 0
+    bands: Mapping[str, Band] | None = None,  # by the name of a curve: where it may lie
+    ticks: Mapping[float, str] | None = None,  # what stands below the axis, and where
 ) -> str:
     """One panel: a title, axes, curves and their names."""
     scale: Callable[[float], float] = math.log if log else float
     back: Callable[[float], float] = math.exp if log else float
+    bands = bands or {}
     points = [point for curve in curves.values() for point in curve]
+    points += [(x, y) for band in bands.values() for x, *ends in band for y in ends]
     xs, ys = sorted({x for x, _ in points}) or [1.0], sorted(y for _, y in points) or [0.5, 1.0]
     left, right = (scale(xs[0]), scale(xs[-1])) if log else (0.0, xs[-1] or 1.0)
     low, high = scale(ys[0]), scale(ys[-1] if most is None else most)
@@ -52,13 +57,18 @@ def panel(
         value = back(low + (high - low) * tick / 4)
         _, y = at(xs[-1], value)
         parts.append(f'<line x1="{LEFT}" x2="{WIDE - 40}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
-    for place in xs if log else [right * tick / 4 for tick in range(5)]:
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_short(value, high - low, log)}</text>')
+    places = xs if log else [right * tick / 4 for tick in range(5)]
+    for place, word in (ticks or {place: _number(place, xs[-1]) for place in places}).items():
         x, y = at(place, back(low))
-        parts.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{place:,.0f}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle">{escape(word)}</text>')
     end = WIDE - 20
     for number, (name, curve) in enumerate(curves.items()):
         colour = "#93c5fd" if name in pale else COLOURS[number % len(COLOURS)]
+        band = bands.get(name, [])
+        edge = [at(x, top) for x, _, top in band] + [at(x, bottom) for x, bottom, _ in band[::-1]]
+        area = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
+        parts.append(f'<polygon points="{area}" fill="{colour}" fill-opacity="0.15"/>' if edge else "")
         line = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in curve)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         for x, y in curve if log or len(curve) == 1 else []:
@@ -67,3 +77,13 @@ def panel(
         parts.append(f'<text x="{end}" y="{down + 16}" text-anchor="end" style="fill:{colour}">{escape(name)}</text>')
         end -= 7 * len(name) + 20  # about as wide as it is written
     return "\n".join(parts)
+
+
+def _number(value: float, largest: float) -> str:
+    """A number below an axis: whole ones, unless the axis is short."""
+    return f"{value:.3g}" if largest < 10 else f"{value:,.0f}"
+
+
+def _short(value: float, span: float, log: bool) -> str:
+    """A number beside an axis; what is next to nothing on it is 0."""
+    return "0" if not log and abs(value) < span / 50 else f"{value:.3g}"

@@ -27,6 +27,7 @@ class Purpose(enum.IntEnum):
     ORDER = 1  # which position comes first in a random order
     SELECT = 2  # the selection temperature's noise
     RESAMPLE = 3  # which particle survives
+    NOISE = 4  # which positions of a known text are masked, and how many
 
 
 def _multiply(constant: int, word: Tensor) -> tuple[Tensor, Tensor]:

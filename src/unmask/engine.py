@@ -121,10 +121,15 @@ def blind(state: State) -> tuple[Sight, Tally]:
 
 
 def walk(
-    denoiser: Denoiser, state: State, sampler: Sampler, search: Search, rules: Rules = Rules()
+    denoiser: Denoiser,
+    state: State,
+    sampler: Sampler,
+    search: Search,
+    rules: Rules = Rules(),
+    draw: Callable[..., Drawn] = read.draw,
 ) -> Iterator[Moment]:
-    """Decode, one Moment per step, until every row is done."""
-    way = Way(denoiser, sampler, search, rules, shares=not is_cached(denoiser))
+    """Decode, one Moment per step, until every row is done; `draw` says what is written, at temperatures above 0."""
+    way = Way(denoiser, sampler, search, rules, shares=not is_cached(denoiser), draw=draw)
     every = way.intervals(state)
     sight, tally = blind(state)
     for step in itertools.count():

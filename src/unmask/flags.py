@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -87,14 +87,16 @@ def groups() -> dict[str, list[str]]:
     return {**general, "sampler settings": ["sampler", *samplers], "search settings": ["search", *searches]}
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """A flag for every setting, in groups; the community's names too, unlisted."""
+def add(parser: argparse.ArgumentParser, only: Collection[str] = tuple(KINDS)) -> None:
+    """A flag for every setting, or for some, in groups; the community's names too, unlisted."""
     for title, names in groups().items():
-        group = parser.add_argument_group(title)
-        for name in names:
+        some = [name for name in names if name in only]
+        group = parser.add_argument_group(title) if some else parser
+        for name in some:
             _add(group, name, name, f"{HELP[name]}{_taken(name)}")
     for alias, name in ALIASES.items():
-        _add(parser, alias, name, argparse.SUPPRESS)
+        if name in only:
+            _add(parser, alias, name, argparse.SUPPRESS)
 
 
 def _add(parser: argparse._ActionsContainer, flag: str, name: str, text: str) -> None:
@@ -147,13 +149,13 @@ def to_recipe(args: argparse.Namespace, usual: Mapping[str, Any] | None = None) 
     """The recipe file, if there is one, else what is `usual`, with the flags that were given over it."""
     given: dict[str, Any] = {}
     for flag in [*KINDS, *ALIASES]:
-        value = getattr(args, flag)
+        value = getattr(args, flag, None)
         if isinstance(value, list):
             value = ",".join(value)
         if value is not None:
             given[flag] = parse(ALIASES.get(flag, flag), value) if isinstance(value, str) else value
     replaced = {ALIASES.get(flag, flag) for flag in given}
-    base = (usual or {}) if args.recipe is None else _settings(args.recipe)
+    base = (usual or {}) if getattr(args, "recipe", None) is None else _settings(args.recipe)
     kept = {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced}
     return Recipe.from_dict({**kept, **given})
 

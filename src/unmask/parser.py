@@ -8,7 +8,19 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import NoReturn
 
-from unmask import __version__, commands, demo, evalcli, flags, judgecli, modelcli, papercli, puzzlecli, speedcli
+from unmask import (
+    __version__,
+    commands,
+    demo,
+    evalcli,
+    flags,
+    judgecli,
+    modelcli,
+    papercli,
+    puzzlecli,
+    speedcli,
+    theorycli,
+)
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.modelcli import Namespace
 from unmask.prompt import MARKER
@@ -81,6 +93,29 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask puzzles sudoku --count 20 --clues 28 -o puzzles.txt
   unmask puzzles countdown --count 20 --numbers 4 -o problems.jsonl
   unmask puzzles sudoku --count 1000 --solved -o grids.txt""",
+    ),
+    "score": (
+        theorycli.run_score,
+        "Measure the path entropy of given texts: how sure the model is while they are revealed. Ranks answers, too.",
+        """\
+  unmask score senate tester eeeeee --model table
+  unmask score ate ste --prompt sen --model table --draws 16
+  unmask score words.txt --model table --sampler confidence --draws 1 --json
+  unmask score words.txt --model table --sampler uniform --block-length 1 --draws 1 --rows scores.jsonl""",
+    ),
+    "theory": (
+        theorycli.run_theory,
+        "Measure what the theory speaks of: loss and state entropy over time, context, drift, bounds; with a figure.",
+        """\
+  unmask theory lines.txt --model table --steps 6 --data-entropy 6.7 -o table-theory
+  unmask theory lines.txt --model random --steps 4 --draws 4 --json -o random-theory""",
+    ),
+    "calibrate": (
+        theorycli.run_calibrate,
+        "Find the strength of E-SMC at which decoded paths are as uncertain as those of given texts.",
+        """\
+  unmask calibrate lines.txt --model table --steps 2 --particles 8 --every 1 --points 4 -o table-strength
+  unmask calibrate lines.txt --model table --steps 3 --particles 2 --every 1 --of chosen --budget 500 -o chosen""",
     ),
     "samplers": (
         commands.samplers,
@@ -207,6 +242,9 @@ def _parser() -> argparse.ArgumentParser:
     made["eval"].epilog = f"{evalcli.LISTED}\n\n{made['eval'].epilog}"
     evalcli.add_compare(made["compare"])
     judgecli.add_judge(made["judge"])
+    theorycli.add_score(made["score"])
+    theorycli.add_theory(made["theory"])
+    theorycli.add_calibrate(made["calibrate"])
     papercli.add_paper(made["paper"])
     puzzlecli.add_puzzles(made["puzzles"])
     speedcli.add_bench(made["bench"])
