@@ -15,8 +15,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 # Each may import what stands before it; a folder may also import from itself. A new module needs a place here.
 ORDER = (
     "interrupt errors sandbox memory device clock chart sudoku countdown philox dice state faults models entropy "
-    "kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode evaluate "
-    "tasks floor speed train unmask show flags modelcli taskcli speedcli demo commands parser cli __main__"
+    "kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode likelihood "
+    "evaluate tasks floor speed train lmargs unmask lmeval show flags modelcli taskcli speedcli demo commands parser "
+    "cli __main__"
 ).split()
 
 

@@ -161,8 +161,8 @@ def _ask(denoiser: Denoiser, rows: Sequence[_Row]) -> list[tuple[float, float]]:
     return list(zip(log.tolist(), entropy.tolist(), strict=True))
 
 
-def greedy(denoiser: Denoiser, pieces: Sequence[Piece], guidance: float = 0.0) -> list[bool]:
-    """Whether each target is what confidence order decodes at temperature 0, one position a step.
+def greedy(denoiser: Denoiser, pieces: Sequence[Piece], guidance: float = 0.0) -> list[tuple[bool, int]]:
+    """Whether each target is what confidence order decodes at temperature 0, one position a step; and its evaluations.
 
     It is asked for as many positions as the target has, as in LLaDA's public evaluation.
     """
@@ -170,5 +170,6 @@ def greedy(denoiser: Denoiser, pieces: Sequence[Piece], guidance: float = 0.0) -
     canvases = [[*piece.given, *[mask] * len(piece.target)] for piece in pieces]
     results = decode_batch(denoiser, canvases=canvases, recipe=Recipe(guidance=guidance))
     return [
-        result.tokens[len(piece.given) :] == piece.target for result, piece in zip(results, pieces, strict=True)
+        (result.tokens[len(piece.given) :] == piece.target, result.evaluations)
+        for result, piece in zip(results, pieces, strict=True)
     ]

@@ -98,7 +98,9 @@ def _option(name: str, value: Any) -> Any:
     if name == "dtype" and value == "auto":
         return None
     if name == "batch_size" and str(value).startswith("auto"):
-        raise SettingError(f"batch_size is {value}", "give a number: prompts at a time, rows where likelihoods are asked")
+        raise SettingError(
+            f"batch_size is {value}", "give a number: prompts at a time, rows where likelihoods are asked"
+        )
     if kind == "int" and isinstance(value, str) and value.isdecimal():
         value = int(value)
     if kind == "str" and isinstance(value, int | float) and not isinstance(value, bool):
@@ -176,7 +178,8 @@ def _drawing(task: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     """How tokens are drawn, by what lm-eval means with do_sample and temperature; and all the rest."""
     rest = dict(task)
     sample, temperature = rest.pop("do_sample", None), rest.pop("temperature", None)
-    filters = {name: rest.pop(name) for name in ("top_k", "top_p") if name in rest}
+    names = [name for name in ("top_k", "top_p") if name in rest]
+    filters: dict[str, float] = {name: rest.pop(name) for name in names}
     if sample is False or (sample is None and not temperature) or temperature == 0:
         return {"temperature": 0.0}, rest
     filters = {name: value for name, value in filters.items() if (value > 0 if name == "top_k" else value < 1)}
