@@ -16,8 +16,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 ORDER = (
     "interrupt errors sandbox memory device clock chart sudoku countdown philox dice state faults models entropy "
     "kernels fused read background corpus samplers search engine replay prompt trace recipe shipped decode likelihood "
-    "evaluate tasks floor speed train lmargs unmask lmeval show flags modelcli taskcli speedcli demo commands parser "
-    "cli __main__"
+    "evaluate tasks floor speed train lmargs lmrows unmask lmeval show flags modelcli taskcli speedcli demo commands "
+    "parser cli __main__"
 ).split()
 
 

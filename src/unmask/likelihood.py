@@ -75,7 +75,7 @@ def masks(count: int, draws: int, key: int, first: int = 0) -> tuple[Tensor, Ten
     """Which of `count` positions are hidden, and the weight of the log-probabilities there.
 
     All 2^count - 1 ways if `draws` allows, which leaves nothing to chance; else `draws` of them, their numbers of
-    hidden positions spread evenly, from one random start. `first` is the first draw's number among those of the key.
+    hidden positions spread evenly, from one random start, equal ones together. `first` is the first draw's number among those of the key.
     """
     if count < 63 and 2**count - 1 <= draws:
         ways = torch.arange(1, 2**count)
@@ -86,10 +86,11 @@ def masks(count: int, draws: int, key: int, first: int = 0) -> tuple[Tensor, Ten
     seed = torch.tensor((key + 2**63) % 2**64 - 2**63)
     slot, column = torch.arange(first, first + draws)[:, None], torch.arange(count)[None, :]
     start = dice.uniform(seed.view(1), slot[:1, 0], 0, column[0, :1], dice.Purpose.SELECT)
-    many = 1 + ((start + torch.arange(draws) / draws) % 1 * count).long().clamp(max=count - 1)  # [draws]
+    many = 1 + ((start + torch.arange(draws).double() / draws) % 1 * count).long().clamp(max=count - 1)  # [draws]
     order = dice.uniform(seed.view(1, 1), slot, 0, column, dice.Purpose.ORDER).argsort(1)
     hidden = torch.zeros(draws, count, dtype=torch.bool).scatter(1, order, column < many[:, None])
-    return hidden, count / (many.double() * draws)
+    kinds, kind = hidden.unique(dim=0, return_inverse=True)  # equal canvases have equal answers: asked once
+    return kinds, torch.zeros(len(kinds), dtype=torch.float64).index_add(0, kind, count / (many.double() * draws))
 
 
 @dataclass(frozen=True)

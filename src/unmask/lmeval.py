@@ -5,14 +5,10 @@ Importing this module makes the name known to the harness; `main` runs the harne
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import math
 import os
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +22,7 @@ from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.likelihood import Bound, Piece, Question, greedy, score, windows
 from unmask.lmargs import Ask
+from unmask.lmrows import Origin, Rows, origins
 from unmask.models import load
 from unmask.models.denoiser import Chats
 from unmask.models.wrap import Chunked, Guided
@@ -40,33 +37,6 @@ except ImportError as missing:
     raise ModelError(f"lm-eval is not there ({missing})", "pip install 'unmask[lm-eval]'") from None
 
 log = logging.getLogger("lm_eval.unmask")  # under the harness's own, which writes it as it writes all else
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a request comes from; equal requests are told apart by their turn."""
-
-    task: str | None
-    doc: int | None
-    request: int  # among those of its document
-    turn: int
-
-    def key(self, seed: int, *, alike: bool = False) -> int:
-        """A seed of its own, whatever else is asked; with `alike`, one for all requests of its document."""
-        parts = [self.task, self.doc] if alike else [self.task, self.doc, self.request, self.turn]
-        return seed + int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=6).digest(), "big")
-
-
-def origins(requests: Sequence[Any]) -> list[Origin]:
-    """Of each request; one that was made by hand has its place for a document."""
-    seen: Counter[tuple[Any, ...]] = Counter()
-    found = []
-    for place, request in enumerate(requests):
-        doc = place if request.doc_id is None else request.doc_id
-        name = (request.task_name, doc, request.idx)
-        found.append(Origin(request.task_name, doc, request.idx, seen[name]))
-        seen[name] += 1
-    return found
 
 
 @dataclass(frozen=True)
@@ -88,8 +58,7 @@ class Unmask(LM):
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise InputError("unmask runs in one process", "start lm_eval without accelerate or torchrun")
         self.options = given = lmargs.options(model_args)
-        self._rows = None if given.rows is None else Path(given.rows).expanduser()
-        _check_rows(self._rows)
+        self.rows = Rows(None if given.rows is None else Path(given.rows).expanduser())
         model = load(
             given.pretrained,
             given.device or ("cuda" if torch.cuda.is_available() else "cpu"),
@@ -105,7 +74,6 @@ class Unmask(LM):
         limits = [limit for limit in (self.model.limit, given.max_length) if limit is not None]
         self.limit = min(limits, default=None)
         self._said: set[str] = set()
-        self._sums: Counter[str] = Counter()
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: Mapping[str, Any], additional_config: Any = None) -> Unmask:
@@ -135,7 +103,7 @@ class Unmask(LM):
             for batch in (part for group in groups.values() for part in _parts(group, self.options.batch_size)):
                 for job, result in zip(batch, self._decode(batch), strict=True):
                     texts[job.place] = text = job.ask.cut(result.text)
-                    self._keep(job.origin, "generate_until", _text_row(job, result, text))
+                    self.rows.keep(job.origin, "generate_until", _text_row(job, result, text))
                     self.cache_hook.add_partial("generate_until", requests[job.place].args, text)
                     bar.update()
         return texts
@@ -212,14 +180,14 @@ class Unmask(LM):
             row = {
                 "value": bound.value,
                 "greedy": flag,
-                "path_entropy": _number(bound.path_entropy),
+                "path_entropy": bound.path_entropy,
                 "tokens": sum(len(piece.target) for piece in asked[place]),
                 "windows": len(asked[place]),
                 "exact": bound.exact,
                 "seed": questions[place].key,
                 "evaluations": bound.evaluations + more,
             }
-            self._keep(come_from[place], kind, row)
+            self.rows.keep(come_from[place], kind, row)
             yield place, bound
 
     def _greedy(self, asked: Sequence[list[Piece]], quiet: bool) -> list[tuple[bool, int]]:
@@ -274,29 +242,8 @@ class Unmask(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """For the `config` of the harness's results: what was decoded how, and what it cost."""
-        kinds = [kind for kind in ("generate_until", "loglikelihood", "loglikelihood_rolling") if self._sums[kind]]
-        asked = {
-            kind: {
-                "requests": self._sums[kind],
-                "evaluations": self._sums[f"{kind} evaluations"],
-                "path_entropy": self._sums[f"{kind} entropy"] / max(1, self._sums[f"{kind} known"]),
-            }
-            for kind in kinds
-        }
         about = {"version": __version__, "model": self.model.name, "device": str(self.model.device)}
-        return {"unmask": {**about, "settings": self.options.settings, "rows": self.options.rows, **asked}}
-
-    def _keep(self, origin: Origin, kind: str, row: Mapping[str, Any]) -> None:
-        """One line for one request, written at once: what is done is never lost."""
-        self._sums[kind] += 1
-        self._sums[f"{kind} evaluations"] += row["evaluations"]
-        if row["path_entropy"] is not None:
-            self._sums[f"{kind} known"] += 1
-            self._sums[f"{kind} entropy"] += row["path_entropy"]
-        if self._rows is not None:
-            where = {"task": origin.task, "doc_id": origin.doc, "request": origin.request, "turn": origin.turn}
-            with self._rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, **where, **row}, ensure_ascii=False) + "\n")
+        return {"unmask": {**about, "settings": self.options.settings, **self.rows.summary()}}
 
     def _say(self, note: str) -> None:
         """A warning, once."""
@@ -313,15 +260,10 @@ def _parts(things: list[Any], size: int) -> Iterator[list[Any]]:
         yield things[begin : begin + size]
 
 
-def _number(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None
-
-
 def _text_row(job: _Job, result: Result, text: str) -> dict[str, Any]:
     return {
         "text": text,
-        "path_entropy": _number(result.path_entropy),
+        "path_entropy": result.path_entropy,
         "steps": result.steps,
         "calls": result.calls,
         "evaluations": result.evaluations,
@@ -331,16 +273,6 @@ def _text_row(job: _Job, result: Result, text: str) -> dict[str, Any]:
         "dropped_tokens": job.dropped,
         "recipe": result.recipe.to_dict(),
     }
-
-
-def _check_rows(path: Path | None) -> None:
-    """A file that cannot be written is better known before than after."""
-    if path is None:
-        return
-    try:
-        path.open("a", encoding="utf-8").close()
-    except OSError as error:
-        raise InputError(f"cannot write the rows {str(path)!r}", str(error.strerror)) from None
 
 
 # --- the harness -----------------------------------------------------------------------------------------------------
