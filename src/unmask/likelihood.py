@@ -75,7 +75,8 @@ def masks(count: int, draws: int, key: int, first: int = 0) -> tuple[Tensor, Ten
     """Which of `count` positions are hidden, and the weight of the log-probabilities there.
 
     All 2^count - 1 ways if `draws` allows, which leaves nothing to chance; else `draws` of them, their numbers of
-    hidden positions spread evenly, from one random start, equal ones together. `first` is the first draw's number among those of the key.
+    hidden positions spread evenly from one random start, and equal ones together. `first` is the number of the first
+    draw among those of the key.
     """
     if count < 63 and 2**count - 1 <= draws:
         ways = torch.arange(1, 2**count)
