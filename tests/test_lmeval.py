@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
+import re
 import socket
 import subprocess
 import sys
@@ -312,32 +312,31 @@ def test_the_name_is_known_and_no_other_is_lost():
     assert {"hf", "dummy", "vllm"} <= set(model_registry)
 
 
-def test_our_command_runs_the_harness(tasks, monkeypatch, capsys):
+def test_a_wrong_word_is_one_line(tasks, monkeypatch, capsys):
     monkeypatch.chdir(tasks)
-    words = "lm-eval --model unmask --model_args pretrained=table,batch_size=4 --tasks words.yaml,ends.yaml"
-    assert main([*words.split(), "--output_path", "out"]) == 0
-    assert "exact_match" in capsys.readouterr().out
-    (found,) = Path("out").rglob("results_*.json")
-    assert json.loads(found.read_text())["config"]["unmask"]["loglikelihood"]["requests"] == 12
-    for wrong, says in {
-        "--model_args pretrained=tabel --tasks words.yaml": "did you mean 'table'?",
-        "--model_args pretrained=table --tasks wrods": "Tasks not found: wrods",
-    }.items():
-        assert main(["lm-eval", "--model", "unmask", *wrong.split()]) == 2
-        error = capsys.readouterr().err.strip().splitlines()[-1]
-        assert error.startswith("unmask: error: ") and says in error
+    words = "lm-eval --model unmask --model_args pretrained=table --tasks wrods"
+    assert main(words.split()) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("unmask: error: Tasks not found: wrods: ")
 
 
 @pytest.mark.skipif(
     not [e for e in entry_points(group="torch.backends") if e.name == "unmask"], reason="unmask is not installed"
 )
-def test_the_harness_own_command_knows_the_name(tasks):
-    command = shutil.which("lm_eval", path=str(Path(sys.executable).parent))
-    words = [command or "lm_eval", "--model", "unmask", "--tasks", "words.yaml", "--model_args"]
-    ran = subprocess.run([*words, "pretrained=table"], cwd=tasks, capture_output=True, text=True, timeout=300)
-    assert ran.returncode == 0, ran.stderr
-    assert "exact_match" in ran.stdout
-    wrong = subprocess.run([*words, "pretrained=table,serach=smc"], cwd=tasks, capture_output=True, text=True)
-    last = wrong.stderr.strip().splitlines()[-1]
-    assert (wrong.returncode, last) == (1, "unmask: error: unknown model_arg 'serach': did you mean 'search'?")
-    assert "Traceback" not in wrong.stderr
+def test_the_page_runs_as_printed(tmp_path):
+    """Both commands, with the plugin: shell and Python blocks of docs/lm-eval.md, in order."""
+    page = (Path(__file__).parent.parent / "docs" / "lm-eval.md").read_text()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for language, block in re.findall(r"^```(python|sh)\n(.*?)^```$", page, re.M | re.S):
+        words = [sys.executable, "-c", block] if language == "python" else ["bash", "-ec", block]
+        ran = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+        assert ran.returncode == 0, (block, ran.stderr[-2000:])
+        if "capitals.yaml" in block:
+            printed = next(line for line in page.splitlines() if line.startswith("|capitals|"))
+            assert printed in ran.stdout
+    wrong = ["lm_eval", "--model", "unmask", "--model_args", "pretrained=table,serach=smc", "--tasks", "words.yaml"]
+    wrong[0] = str(Path(sys.executable).parent / wrong[0])
+    ran = subprocess.run(wrong, cwd=tmp_path, capture_output=True, text=True)
+    last = ran.stderr.strip().splitlines()[-1]
+    assert (ran.returncode, last) == (1, "unmask: error: unknown model_arg 'serach': did you mean 'search'?")
+    assert "Traceback" not in ran.stderr
