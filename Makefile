@@ -33,7 +33,7 @@ format: .venv/ready
 	test -x .venv-lmeval/bin/python || $(BIN)/python -m venv .venv-lmeval
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	    > "$$(.venv-lmeval/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
-	.venv-lmeval/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'lm-eval>=0.4.13'
+	.venv-lmeval/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lm-eval]'
 	touch $@
 
 clean:
