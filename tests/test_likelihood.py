@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import permutations
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from unmask import Recipe, Table, decode, load
 from unmask.likelihood import Piece, Question, greedy, masks, score, windows
 from unmask.models.wrap import Counted, Guided
+from unmask.prompt import Canvas, start
 
 
 def bound(model, question, draws=128, together=32):
@@ -50,6 +52,27 @@ def test_monte_carlo_has_the_log_probability_as_its_mean():
     error = float(values.double().std() / math.sqrt(len(values)))
     assert abs(float(values.double().mean()) - exact) < 4 * error
     assert error < 0.05 * abs(exact)  # and it is an estimate worth having
+
+
+def test_the_bound_is_the_mean_over_all_orders():
+    """Of a network whose conditionals belong to no distribution: decide the tokens in any order, one at a time."""
+    model = load("random", dtype="float64")
+    given, target = model.tokenizer.encode("once"), model.tokenizer.encode(" upo")
+
+    def log(known: frozenset[int], place: int) -> float:
+        """The log-probability of one token of the target, given these of the others."""
+        tokens = [token if i in known else model.vocab.mask for i, token in enumerate(target)]
+        canvas = Canvas([*given, *tokens], len(given))
+        state = start(model, [canvas], [0], Recipe().build_sampler(), 1)
+        hidden, _ = model.look(state, torch.arange(1))
+        return float(model.head.logits(hidden[:, len(given) + place]).log_softmax(1)[0, target[place]])
+
+    paths = [
+        sum(log(frozenset(order[:step]), place) for step, place in enumerate(order)) for order in permutations(range(4))
+    ]
+    found = bound(model, Question([Piece(given, target)], 0))
+    assert found.value == pytest.approx(sum(paths) / len(paths))
+    assert max(paths) - min(paths) > 0.01  # the order matters to it
 
 
 def test_a_model_that_knows_nothing_is_never_wrong_about_it():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import unmask_plugin
 from unmask.errors import InputError, SettingError
 from unmask.lmargs import SETTING_NAMES, Ask, ask, options
 from unmask.lmrows import Origin, Rows, origins
@@ -76,6 +80,24 @@ def test_bad_model_args_say_the_way_out(model_args, says):
 def test_a_model_must_be_named():
     with pytest.raises(SettingError, match="pretrained is missing"):
         options({})
+
+
+def test_the_long_example_of_the_page_is_a_recipe():
+    page = (Path(__file__).parent.parent / "docs" / "lm-eval.md").read_text()
+    words = re.search(r"--model_args (pretrained=GSAI-ML\S+)", page)
+    assert words is not None
+    pairs = dict(part.split("=") for part in words[1].split(","))
+    typed = {name: float(v) if "." in v else int(v) if v.isdecimal() else v for name, v in pairs.items()}
+    assert ask(options(typed), {}, 4096).recipe.search == "smc"
+
+
+def test_the_plugin_never_fails(monkeypatch):
+    """torch would fail with it, for everybody."""
+    monkeypatch.setitem(sys.modules, "lm_eval", ModuleType("lm_eval"))  # some version that is not the one we know
+    unmask_plugin.register()
+    monkeypatch.delitem(sys.modules, "lm_eval")
+    unmask_plugin.register()
+    assert "lm_eval" not in sys.modules
 
 
 # --- generation_kwargs -----------------------------------------------------------------------------------------------
