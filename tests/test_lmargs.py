@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -217,8 +218,9 @@ def test_rows_are_written_at_once_and_summed(tmp_path):
     assert lines[0]["text"] == "ü" and lines[1]["doc_id"] == 1
     assert rows.summary() == {"generate_until": {"requests": 2, "evaluations": 7, "path_entropy": 1.0}}
     Rows(tmp_path / "rows.jsonl").keep(
-        Origin("b", 0, 0, 0), "loglikelihood", {"path_entropy": float("nan"), "evaluations": 0}
+        Origin("b", 0, 0, 0), "loglikelihood", {"path_entropy": float("nan"), "evaluations": 0, "value": -math.inf}
     )
-    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3  # a second run loses nothing
+    *_, third = lines = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert len(lines) == 3 and json.loads(third)["value"] is None  # a second run loses nothing
     with pytest.raises(InputError, match="cannot write the rows"):
         Rows(tmp_path / "no" / "rows.jsonl")

@@ -90,7 +90,7 @@ def masks(count: int, draws: int, key: int, first: int = 0) -> tuple[Tensor, Ten
     many = 1 + ((start + torch.arange(draws).double() / draws) % 1 * count).long().clamp(max=count - 1)  # [draws]
     order = dice.uniform(seed.view(1, 1), slot, 0, column, dice.Purpose.ORDER).argsort(1)
     hidden = torch.zeros(draws, count, dtype=torch.bool).scatter(1, order, column < many[:, None])
-    kinds, kind = hidden.unique(dim=0, return_inverse=True)  # equal canvases have equal answers: asked once
+    kinds, kind = torch.unique(hidden, dim=0, return_inverse=True)  # equal canvases have equal answers: asked once
     return kinds, torch.zeros(len(kinds), dtype=torch.float64).index_add(0, kind, count / (many.double() * draws))
 
 

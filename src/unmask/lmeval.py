@@ -136,14 +136,12 @@ class Unmask(LM):
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """The bound of each continuation given its context, and whether it is what greedy decoding gives."""
-        asked = []
-        cut = 0
-        for request in requests:
-            context, target = self._pair(*request.args[:2])
-            asked.append(windows(context, target, self.limit))
-            cut += self.limit is not None and len(context) + len(target) > self.limit
-        if cut:
-            self._say(f"{cut} contexts are cut from the left: {self._room()}")
+        pairs = [self._pair(*request.args[:2]) for request in requests]
+        asked = [windows(context, target, self.limit) for context, target in pairs]
+        cut = [len(c) - len(pieces[0].given) for (c, _), pieces in zip(pairs, asked, strict=True) if pieces]
+        if any(cut):
+            many = sum(lost > 0 for lost in cut)
+            self._say(f"{many} contexts are cut from the left, by up to {max(cut)} tokens: {self._room()}")
         checked = self._greedy(asked, disable_tqdm) if self.options.is_check_greedy else None
         found = [(0.0, False)] * len(asked)
         for place, bound in self._score("loglikelihood", requests, asked, checked, disable_tqdm):

@@ -62,13 +62,12 @@ class Rows:
         """One line for one request, written at once: what is done is never lost."""
         self.asked[kind] += 1
         self.evaluations[kind] += row["evaluations"]
-        entropy = row["path_entropy"] if math.isfinite(row["path_entropy"]) else None  # JSON has no NaN
-        if entropy is not None:
-            self.entropies.setdefault(kind, []).append(entropy)
+        if math.isfinite(row["path_entropy"]):
+            self.entropies.setdefault(kind, []).append(row["path_entropy"])
         if self.path is not None:
             where = {"task": origin.task, "doc_id": origin.doc, "request": origin.request, "turn": origin.turn}
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, **where, **row, "path_entropy": entropy}) + "\n")
+                file.write(json.dumps({"kind": kind, **where, **{name: _plain(row[name]) for name in row}}) + "\n")
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """By kind of request: how many, their evaluations, and the mean of their path entropies."""
@@ -78,3 +77,8 @@ class Rows:
             mean = math.fsum(bits) / len(bits) if bits else None
             found[kind] = {"requests": count, "evaluations": self.evaluations[kind], "path_entropy": mean}
         return found
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
