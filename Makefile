@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format clean
+.PHONY: demo test test-lmeval check format clean
 
 demo: .venv/ready
 	$(BIN)/unmask demo
 
 test: .venv/ready
 	$(BIN)/python -m pytest -n auto
+
+# lm-eval brings 650 MB of other packages, so it has an environment of its own, over the other one.
+test-lmeval: .venv-lmeval/ready
+	.venv-lmeval/bin/python -m pytest tests/test_lmeval.py
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
@@ -25,5 +29,12 @@ format: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+.venv-lmeval/ready: .venv/ready
+	test -x .venv-lmeval/bin/python || $(BIN)/python -m venv .venv-lmeval
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	    > "$$(.venv-lmeval/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
+	.venv-lmeval/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lm-eval]'
+	touch $@
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info
+	rm -rf .venv .venv-lmeval .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info

@@ -289,7 +289,7 @@ def test_version_and_help(run):
     assert not [name for name in COMMANDS if name not in run()]
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "demo"])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("demo", "lm-eval")])
 def test_examples_of_the_help_work(command, here, capsys):
     Path("words.txt").write_text("senate\n")
     Path("lines.txt").write_text("senate\ntester\nstreet\nrennet\nserene\nsetter\n")

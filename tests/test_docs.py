@@ -49,7 +49,10 @@ def test_every_sampler_and_search_is_there(page):
 @pytest.mark.parametrize(
     "page",
     [*PAGES, *CARDS]
-    + [f"docs/{name}.md" for name in ("decisions", "models", "results", "sandbox", "tasks", "theory", "training")],
+    + [
+        f"docs/{name}.md"
+        for name in ("decisions", "lm-eval", "models", "results", "sandbox", "tasks", "theory", "training")
+    ],
 )
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text()

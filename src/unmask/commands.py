@@ -162,6 +162,13 @@ def frequencies(args: Namespace) -> None:
     print(f"{args.output}: {table.total} tokens, {len(table.counts)} different ones")
 
 
+def lm_eval(args: Namespace) -> int:
+    """Run lm-evaluation-harness with the words that follow."""
+    from unmask import lmeval  # lm-eval is optional
+
+    return lmeval.main(args.words)
+
+
 def show_demo(args: Namespace) -> None:
     """Solve Sudokus in front of the user, and compare searches."""
     demo.run(args.puzzles, args.trace)

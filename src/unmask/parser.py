@@ -179,6 +179,14 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask bench speed --size tiny --steps 8 --repeat 1 --no-compile
   unmask bench speed --size tiny --steps 8 --repeat 1 --no-compile --sweep particles=1,4 --plot cost.svg --json""",
     ),
+    "lm-eval": (
+        commands.lm_eval,
+        "Run lm-evaluation-harness, which then knows the model `unmask`; all words go to it as they are.",
+        """\
+  unmask lm-eval --model unmask --model_args pretrained=text,sampler=uniform,temperature=1 --tasks words.yaml
+  unmask lm-eval --model unmask --model_args pretrained=text,mc_num=32,rows=rows.jsonl,batch_size=32 --tasks words.yaml
+  unmask lm-eval run --help""",
+    ),
     "demo": (
         commands.show_demo,
         "Watch a Sudoku being solved, then compare vanilla decoding, best-of-n and SMC on several.",
@@ -198,6 +206,8 @@ def parse(argv: list[str]) -> Namespace:
     parser = _parser()
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         raise unknown("command", argv[0], COMMANDS)
+    if argv[:1] == ["lm-eval"] and argv[1:] and argv[1] not in ("-h", "--help"):
+        return Namespace(run=commands.lm_eval, words=argv[1:])  # not ours to understand
     if argv[:1] == ["solve"]:
         argv = [f" {word}" if re.match("-[0-9]+,", word) else word for word in argv]  # a puzzle, no option
     args, extra = parser.parse_known_args(argv)
@@ -234,6 +244,8 @@ def _parser() -> argparse.ArgumentParser:
             name, help=text, description=text, epilog=epilog, formatter_class=layout, allow_abbrev=False
         )
         made[name].set_defaults(run=run, parser=made[name])
+    made["lm-eval"].usage = "unmask lm-eval WORDS"
+    made["lm-eval"].set_defaults(words=[])
     made["generate"].usage = "unmask generate [PROMPT] [flags]"
     made["generate"].epilog = f"{FOLLOW}\n\n{made['generate'].epilog}"
     _add_generate(made["generate"])

@@ -1,0 +1,84 @@
+"""Requests of lm-eval -> where each comes from, a seed of its own, and a row of what it took (JSONL)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import InputError
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a request comes from; equal requests are told apart by their turn."""
+
+    task: str | None
+    doc: int
+    request: int  # among those of its document
+    turn: int
+
+    def key(self, seed: int, *, alike: bool = False) -> int:
+        """A seed of its own, whatever else is asked; with `alike`, one for all requests of its document."""
+        parts = [self.task, self.doc] if alike else [self.task, self.doc, self.request, self.turn]
+        return seed + int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=6).digest(), "big")
+
+
+def origins(requests: Sequence[Any]) -> list[Origin]:
+    """Of each request (lm-eval's Instance); one that was made by hand has its place for a document."""
+    seen: Counter[tuple[Any, ...]] = Counter()
+    found = []
+    for place, request in enumerate(requests):
+        doc = place if request.doc_id is None else request.doc_id
+        name = (request.task_name, doc, request.idx)
+        found.append(Origin(*name, seen[name]))
+        seen[name] += 1
+    return found
+
+
+@dataclass
+class Rows:
+    """What was asked so far: sums by kind of request, and each request as a line of the file, if there is one."""
+
+    path: Path | None
+    asked: Counter[str] = field(default_factory=Counter)
+    evaluations: Counter[str] = field(default_factory=Counter)
+    entropies: dict[str, list[float]] = field(default_factory=dict)  # bits
+
+    def __post_init__(self) -> None:
+        try:  # a file that cannot be written is better known before than after
+            if self.path is not None:
+                self.path.open("a", encoding="utf-8").close()
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(f"cannot write the rows {str(self.path)!r}", reason) from None
+
+    def keep(self, origin: Origin, kind: str, row: Mapping[str, Any]) -> None:
+        """One line for one request, written at once: what is done is never lost."""
+        self.asked[kind] += 1
+        self.evaluations[kind] += row["evaluations"]
+        if math.isfinite(row["path_entropy"]):
+            self.entropies.setdefault(kind, []).append(row["path_entropy"])
+        if self.path is not None:
+            where = {"task": origin.task, "doc_id": origin.doc, "request": origin.request, "turn": origin.turn}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": kind, **where, **{name: _plain(row[name]) for name in row}}) + "\n")
+
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """By kind of request: how many, their evaluations, and the mean of their path entropies."""
+        found: dict[str, dict[str, Any]] = {}
+        for kind, count in self.asked.items():
+            bits = self.entropies.get(kind, [])
+            mean = math.fsum(bits) / len(bits) if bits else None
+            found[kind] = {"requests": count, "evaluations": self.evaluations[kind], "path_entropy": mean}
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
