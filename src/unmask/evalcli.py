@@ -42,6 +42,7 @@ def run_eval(args: Namespace) -> None:
             raise InputError(f"{name} is {getattr(args, name)}", "it must be at least 1")
     if args.rows is not None and args.data is not None and Path(args.rows).resolve() == Path(args.data).resolve():
         raise InputError(f"{args.rows!r} holds the data", "give another file for the rows")
+    rows.check_place(args.rows)
     if args.task == "text":
         _eval_text(args)
         return

@@ -63,6 +63,12 @@ def read(path: str | Path) -> Rows:
     return found
 
 
+def check_place(path: str | None) -> None:
+    """Refuse a place where no rows can go, before anything is read."""
+    if path is not None:
+        _open(path).close()
+
+
 @contextmanager
 def opened(path: str | None, header: Line) -> Iterator[Rows]:
     """The rows of a run, those of before included; without a path they are kept in memory only."""
