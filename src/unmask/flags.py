@@ -87,13 +87,17 @@ def groups() -> dict[str, list[str]]:
     return {**general, "sampler settings": ["sampler", *samplers], "search settings": ["search", *searches]}
 
 
-def add(parser: argparse.ArgumentParser, only: Collection[str] = tuple(KINDS)) -> None:
-    """A flag for every setting, or for some, in groups; the community's names too, unlisted."""
+def add(
+    parser: argparse.ArgumentParser, only: Collection[str] = tuple(KINDS), usual: Mapping[str, Any] | None = None
+) -> None:
+    """A flag for every setting, or for some, in groups, with what is `usual` here; the community's names, unlisted."""
+    here = usual or {}
     for title, names in groups().items():
         some = [name for name in names if name in only]
         group = parser.add_argument_group(title) if some else parser
         for name in some:
-            _add(group, name, name, f"{HELP[name]}{_taken(name)}")
+            text = f"{HELP[name]}{_taken(name)}"
+            _add(group, name, name, f"{HELP[name].split('; ')[0]} [{_plain(here[name])}]" if name in here else text)
     for alias, name in ALIASES.items():
         if name in only:
             _add(parser, alias, name, argparse.SUPPRESS)

@@ -39,6 +39,8 @@ ORDER = (
     "eps",
     "seed",
 )
+FORWARD = {"sampler": "ancestral"}  # the forward process
+GUIDED = {"sampler": "uniform", "temperature": 1.0, "search": "smc", "particles": 4}
 Row = dict[str, Any]
 
 
@@ -47,7 +49,7 @@ Row = dict[str, Any]
 
 def run_score(args: Namespace) -> None:
     """The path entropy of given texts."""
-    recipe = _with_steps(flags.to_recipe(args, {"sampler": "ancestral"}))
+    recipe = _with_steps(flags.to_recipe(args, FORWARD))
     if args.draws < 1:
         raise InputError(f"draws is {args.draws}", "it must be at least 1")
     some = [pair for given in args.texts for pair in pairs(given, args.prompt)]
@@ -104,7 +106,9 @@ def add_score(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", metavar="FILE", help="write every text to this file as it is scored (JSONL)")
     parser.add_argument("--json", action="store_true", help="print one JSON object for each text")
     modelcli.add_model(parser, "text")
-    flags.add(parser, (*ORDER, "guidance", "select_temperature", "scope", "weight", "skip_tail"))
+    flags.add(
+        parser, (*ORDER, "guidance", "select_temperature", "scope", "weight", "skip_tail"), {**FORWARD, "steps": STEPS}
+    )
 
 
 # --- theory ----------------------------------------------------------------------------------------------------------
@@ -112,7 +116,7 @@ def add_score(parser: argparse.ArgumentParser) -> None:
 
 def run_theory(args: Namespace) -> None:
     """The quantities of the theory on a file of texts."""
-    recipe = flags.to_recipe(args, {"sampler": "ancestral"})
+    recipe = flags.to_recipe(args, FORWARD)
     recipe = recipe if recipe.steps else recipe.replace(steps=STEPS)
     folder = _folder(args.output)
     model = modelcli.load_model(args, args.model or "text")
@@ -177,7 +181,7 @@ def add_theory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--background", dest="counts", metavar="FILE", help=table)
     parser.add_argument("--json", action="store_true", help="print theory.json instead of a table")
     modelcli.add_model(parser, "text")
-    flags.add(parser, ("sampler", "steps", "seed"))
+    flags.add(parser, ("sampler", "steps", "seed"), {**FORWARD, "steps": STEPS})
 
 
 # --- calibrate -------------------------------------------------------------------------------------------------------
@@ -185,8 +189,7 @@ def add_theory(parser: argparse.ArgumentParser) -> None:
 
 def run_calibrate(args: Namespace) -> None:
     """Find the strength at which decoded paths are as uncertain as reference paths."""
-    usual = {"sampler": "uniform", "temperature": 1.0, "search": "smc", "particles": 4}
-    recipe = _with_steps(flags.to_recipe(args, usual))
+    recipe = _with_steps(flags.to_recipe(args, GUIDED))
     folder = _folder(args.output)
     model = modelcli.load_model(args, args.model or "text")
     texts, _ = read(model, args.data, args.window, args.limit)
@@ -221,7 +224,7 @@ def _calibrated(found: Calibration, length: int | None) -> Row:
     nearest = min(found.gaps(), key=lambda gap: abs(gap.value))
     flag = None
     if found.strength is not None:
-        flag = _flags(found.recipe.replace(strength=_round(found.strength), length=length))
+        flag = _flags(found.recipe.replace(strength=float(f"{found.strength:.3g}"), length=length))
     return {
         "of": found.of,
         "strength": found.strength,
@@ -239,10 +242,6 @@ def _calibrated(found: Calibration, length: int | None) -> Row:
     }
 
 
-def _round(value: float) -> float:
-    return float(f"{value:.3g}") if math.isfinite(value) else value
-
-
 def _flags(recipe: Recipe) -> str:
     """The recipe as flags of `unmask generate`."""
     said = {name: value for name, value in recipe.to_dict().items() if name != "seed"}
@@ -251,15 +250,16 @@ def _flags(recipe: Recipe) -> str:
 
 def _outside(found: Calibration, folder: Path) -> InputError:
     """Which end the reference lies beyond, by how much, and what could be done."""
-    gap = found.gaps()[0 if found.end == "low" else -1]
+    low = found.end == "low"
+    strength, gap = found.points[0 if low else -1].strength, found.gaps()[0 if low else -1]
     sure = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
-    said = f"strength {found.points[0 if found.end == 'low' else -1].strength:g} gives {gap.value:+.3f} bits{sure} from"
-    if found.end == "low":
-        within = gap.high is None or gap.high >= 0
-        why = "strength 0 meets it within the noise" if within else "resampling only lowers path entropy"
-        return InputError(f"{said} the reference, so no strength above 0 meets it", f"{why}; see {str(folder)!r}")
+    noise = gap.low is None or gap.high is None or gap.low <= 0 <= gap.high
+    end = "no strength above 0" if low else f"no strength up to {strength:g}"
     way_out = "resample more often (--every), take more --particles, or raise --most"
-    return InputError(f"{said} the reference, so no strength up to it meets it", f"{way_out}; see {str(folder)!r}")
+    why = "resampling only lowers path entropy" if low else way_out
+    said = f"{end} meets the reference: at {strength:g} the decoded paths have {gap.value:+.3f} bits{sure} more"
+    within = f"that is within the noise, so {strength:g} will do; else " if noise else ""
+    return InputError(said, f"{within}{why}; rows and curve are in {str(folder)!r}")
 
 
 def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
@@ -288,7 +288,11 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
     parser.add_argument("--json", action="store_true", help="print calibrate.json instead of a table")
     modelcli.add_model(parser, "text")
-    flags.add(parser, [name for name in flags.HELP if name not in ("length", "strength", "target")])
+    flags.add(
+        parser,
+        [name for name in flags.HELP if name not in ("length", "strength", "target")],
+        {**GUIDED, "steps": STEPS},
+    )
 
 
 # --- both ------------------------------------------------------------------------------------------------------------

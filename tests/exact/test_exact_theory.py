@@ -150,7 +150,7 @@ def test_the_loss_above_the_nelbo_bounds_the_divergence_without_the_entropy_of_t
     data, other = pair(1, 101, 2.0)
     model = Oracle(0.8 * data.joint + 0.2 * other.joint)
     kl = divergence(data, model, 1)[0]
-    found = study(model.table, draws(data.table, 400, seed=4), Recipe("ancestral", steps=1), draws=6, paths=1)
+    found = study(model.table, draws(data.table, 300, seed=4), Recipe("ancestral", steps=1), draws=6, paths=1)
     least = summary(found, SIZE, None, None)["kl_at_least"]
     exact = kl - float(sum(_nelbo(data, model))) + float(joint_entropy(data.joint))
     assert 0.05 < exact < kl  # it may be negative for a model that context misleads
@@ -231,7 +231,7 @@ def test_every_schedule_weighs_sets_of_masks_alike(name):
             assert float(found) == pytest.approx(exact, rel=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_integral_of_state_entropy_is_the_joint_entropy(seed):
     """For exact conditionals: the mean of h over all states of all texts, k drawn evenly, is H / L; so is the loss."""
     oracle = Oracle(ideal.random_joint(3, 3, seed))
@@ -244,7 +244,7 @@ def test_the_integral_of_state_entropy_is_the_joint_entropy(seed):
                 total += chance * oracle.state_entropy(z) / len(sets) / 3
     exact = float(joint_entropy(oracle.joint)) / 3
     assert total == pytest.approx(exact, abs=1e-12)
-    states = measure(oracle.table, draws(oracle.table, 800, seed), draws=6)
+    states = measure(oracle.table, draws(oracle.table, 400, seed), draws=6)
     found = theory.integrals(states)
     for measured in (found.nelbo, found.entropy):
         assert abs(measured.value - exact / BIT) < SIGMAS / 1.96 * measured.half
@@ -254,7 +254,7 @@ def test_the_integral_of_state_entropy_is_the_joint_entropy(seed):
 def test_a_path_of_single_steps_is_the_same_integral():
     """One position a step in random order: N times the path entropy is the joint entropy, on average."""
     table = Table(ideal.random_joint(2, 4, seed=8))
-    paths = reference(table, draws(table, 800, seed=2), Recipe("uniform"))
+    paths = reference(table, draws(table, 500, seed=2), Recipe("uniform"))
     found = mean([path[0].path_entropy for path in paths])
     assert abs(found.value - float(joint_entropy(table.joint)) / BIT / 4) < SIGMAS / 1.96 * found.half
 
@@ -294,7 +294,7 @@ def test_one_mask_is_what_the_rest_leaves_open_not_zero():
         for text, chance in oracle.exact().items()
         for hidden in range(3)
     )
-    states = measure(oracle.table, draws(oracle.table, 800, 3), draws=1)
+    states = measure(oracle.table, draws(oracle.table, 500, 3), draws=1)
     found = theory.ends(states, {0: 1, 1: 1}).single
     assert abs(found.value - exact / BIT) < SIGMAS / 1.96 * found.half
     assert found.low is not None and found.low > 0.1
