@@ -18,6 +18,7 @@ from unmask.stats import auroc, wilson
 from unmask.tasks import Example, Puzzle, Task
 
 TOGETHER = {"cpu": 32, "cuda": 512}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
+MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
 PROMPTED = {"cpu": 8, "cuda": 32}  # rows of a text: its canvases are longer, and its models larger
 
 
@@ -246,7 +247,7 @@ def grader(task: Task, insist: bool = False) -> Grade:
         ends: list[str] = []
 
         def program(code: str) -> sandbox.Outcome:
-            outcome = sandbox.run(code, limits=sandbox.Limits(seconds=task.seconds), insist=insist)
+            outcome = sandbox.run(code, limits=sandbox.Limits(task.seconds, MEMORY), insist=insist)
             ends.append(outcome.why)
             return outcome
 
