@@ -83,7 +83,7 @@ def calibrate(
     tell: Tell = lambda what, done, total: None,
     keep: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Calibration:
-    """Bisect between strength 0 and `most`, at most `points` strengths; `keep` is called with a row for each at once."""
+    """Bisect between strength 0 and `most`, at most `points` strengths; `keep` is called with each row at once."""
     _check(recipe, most, points, of)
     paths = reference(model, texts, recipe, draws, lambda done, total: tell("reference", done, total))
     spent = sum(path.evaluations for some in paths for path in some)
