@@ -73,7 +73,9 @@ def test_a_budget_is_kept(table, texts):
     cost = len(WORDS) * 8 * 2
     found = calibrate(table, texts, RECIPE, budget=5 * cost, keep=kept.append)
     assert found.evaluations <= 5 * cost and 3 <= len(found.points) < 8
-    assert sorted(kept, key=lambda point: point.strength) == found.points
+    assert kept[0]["path_entropy"] == found.reference
+    rows = sorted(kept[1:], key=lambda row: row["strength"])
+    assert [{"kind": "generated", **vars(point)} for point in found.points] == rows
     with pytest.raises(SettingError, match="ends before a second strength"):
         calibrate(table, texts, RECIPE, budget=10)
 
@@ -127,7 +129,8 @@ def test_the_command_writes_rows_a_summary_and_a_curve(capsys, tmp_path, found):
     assert made["strength"] == found.strength and (made["low"], made["high"]) == (found.low, found.high)
     assert f"--strength {found.strength:.3g}" in out and f"{found.evaluations} evaluations" in out
     kept = [json.loads(row) for row in (tmp_path / "out/rows.jsonl").read_text().splitlines()]
-    assert [row["strength"] for row in kept][:2] == [0.0, 1000.0] and len(kept) == 7
+    assert kept[0]["path_entropy"] == found.reference
+    assert [row["strength"] for row in kept[1:3]] == [0.0, 1000.0] and len(kept) == 8
     assert (tmp_path / "out/calibrate.svg").read_text().count("<polygon") == 2
     flags = made["flags"].split()
     assert main(["generate", "--model", "table", *flags]) == 0
@@ -152,5 +155,5 @@ def test_an_interrupt_keeps_the_rows(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("unmask.calibrate.generated", stop)
     line = f"calibrate {tmp_path}/lines.txt --model table --steps 2 --particles 8 --every 1 -o {tmp_path}/out"
     assert main(line.split()) == 130
-    assert "2 rows are in" in capsys.readouterr().err
-    assert len((tmp_path / "out/rows.jsonl").read_text().splitlines()) == 2
+    assert "3 rows are in" in capsys.readouterr().err  # the reference and two strengths
+    assert len((tmp_path / "out/rows.jsonl").read_text().splitlines()) == 3

@@ -303,6 +303,7 @@ def test_theory_writes_rows_a_summary_and_a_figure(capsys, tmp_path):
         ("score SENATE --model table", "'S' is no character of this model"),
         ("score ate --model table --sampler p2", "masks text again"),
         ("score ate --model table --draws 0", "draws is 0"),
+        ("score ate --model table --guidance 1", "guidance has no effect where nothing is given"),
         ("score ate --model table --temperature 1", "unknown option '--temperature'"),
         ("score ate --model table --rows none/rows.jsonl", "cannot write 'none/rows.jsonl'"),
         ("score empty.txt --model table", "there is no text in 'empty.txt'"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,20 +81,21 @@ def calibrate(
     budget: int | None = None,  # evaluations, at most
     of: str = "population",
     tell: Tell = lambda what, done, total: None,
-    keep: Callable[[Point], None] = lambda point: None,
+    keep: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Calibration:
-    """Bisect between strength 0 and `most`, at most `points` strengths; `keep` is called with each as it is there."""
+    """Bisect between strength 0 and `most`, at most `points` strengths; `keep` is called with each row at once."""
     _check(recipe, most, points, of)
     paths = reference(model, texts, recipe, draws, lambda done, total: tell("reference", done, total))
     spent = sum(path.evaluations for some in paths for path in some)
     true = [sum(path.path_entropy for path in some) / len(some) for some in paths]
+    keep({"kind": "reference", "path_entropy": true, "evaluations": spent})
     found: list[Point] = []
 
     def gap(strength: float) -> float:
         nonlocal spent
         point = _point(model, texts, recipe.replace(strength=strength), tell)
         found.append(point)
-        keep(point)
+        keep({"kind": "generated", **vars(point)})
         spent += point.evaluations
         return _mean(point.population if of == "population" else point.chosen) - _mean(true)
 

@@ -139,6 +139,8 @@ def reference(
         raise SettingError(f"sampler {recipe.sampler} masks text again", "use one that only reveals, like ancestral")
     if not all(any(text.open) for text in texts):
         raise InputError("there is nothing to reveal", "give texts of at least one open token")
+    if recipe.guidance > 0 and all(all(text.open) for text in texts):
+        raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
     keys = [recipe.seed + place for place in range(len(texts))] if seeds is None else list(seeds)
     size = max(1, TOGETHER.get(model.device.type, 32) // draws)
     found: list[list[Path]] = []

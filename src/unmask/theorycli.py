@@ -210,7 +210,7 @@ def run_calibrate(args: Namespace) -> None:
             budget=args.budget,
             of=args.of,
             tell=tell,
-            keep=lambda point: keep([plain(point)]),
+            keep=lambda row: keep([plain(row)]),
         )
     made = _about(args, model, recipe) | _calibrated(found, args.window) | {"seconds": time.perf_counter() - began}
     (folder / "calibrate.json").write_text(json.dumps(plain(made), indent=1) + "\n", encoding="utf-8")
