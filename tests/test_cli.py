@@ -474,3 +474,11 @@ def test_no_progress_without_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with show.following() as watch:
         assert watch is None
+
+
+def test_particles_that_nothing_parts_are_told(capsys):
+    words = ["generate", "the", "--model", "random", "--length", "4", "--search", "best-of-n"]
+    assert main(words) == 0
+    assert "all paths are the same" in capsys.readouterr().out
+    assert main([*words, "--temperature", "1"]) == 0
+    assert "all paths" not in capsys.readouterr().out

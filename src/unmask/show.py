@@ -46,6 +46,14 @@ def result(found: Result) -> None:
     print(cost(found))
     if len(found.particles) > 1:
         console().print(particles(found))
+        if _alike(found):
+            print("all paths are the same: with --temperature, or --select-temperature, they part")
+
+
+def _alike(found: Result) -> bool:
+    """Whether nothing random made the particles differ, at any step."""
+    first = found.particles[0]
+    return all(one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in found.particles)
 
 
 def cost(found: Result) -> str:
