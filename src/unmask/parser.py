@@ -84,7 +84,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         "Run a table or figure of the paper on the embedded models, or on the paper's; rows are kept and resumed.",
         """\
   unmask paper
-  unmask paper particles --on sudoku --limit 2 --no-pictures""",
+  unmask paper vote --on countdown --limit 1 --no-pictures""",
     ),
     "puzzles": (
         puzzlecli.run_puzzles,
@@ -157,7 +157,9 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
     "merge": (
         modelcli.run_merge,
         "Write the mean of models of one network as a new model, in 16 or 8 bits a weight.",
-        "  unmask merge runs/one runs/two --out runs/mean\n  unmask merge text --out text-8 --bits 8 --group 128",
+        """\
+  unmask merge sudoku --out one
+  unmask merge one sudoku --out mean --bits 8 --group 128""",
     ),
     "convert": (
         modelcli.run_convert,
