@@ -31,8 +31,8 @@ from unmask.sudoku import Board
 from unmask.trace import Event
 from unmask.train.grids import grids
 
-PUZZLES = 6  # solved by each method: 4,050 evaluations, 40 seconds on two cores
-CLUES = 28
+PUZZLES = 6  # solved by each method: 4,200 evaluations, 40 seconds on two cores
+CLUES = 26
 SEED = 2026  # puzzle i has the dice [SEED + i, 3]; training draws from [step, 1], its validation from [clues, 2]
 TRACE = "runs/demo.jsonl"
 PAUSE = 0.15  # seconds between two boards: 28 boards in 4

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from unmask import bench, compare, puzzles, rows, show
 from unmask.decode import decode_batch
 from unmask.errors import InputError
 from unmask.judge import Judge, Rules, Sample, figures, judged
-from unmask.models import Denoiser, fingerprint, load
+from unmask.models import Denoiser, fingerprint, load, on_device
 from unmask.models.wrap import Chunked
 from unmask.origin import origin
 from unmask.paper.plan import Cell, Experiment, Place
@@ -70,9 +72,9 @@ def run(job: Job) -> list[Figures]:
 def header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
     """Where the rows of a cell come from."""
     name = job.model or job.place.model
-    about = {"task": job.place.task or "text", "model": name, "weights": fingerprint(name), "dtype": None}
+    about = {"task": job.place.task or "text", "model": name, "weights": _weights(name), "dtype": None}
     sha256 = None if data is None else hashlib.sha256(Path(data).read_bytes()).hexdigest()
-    where = origin(load("random", job.device).device)
+    where = origin(on_device(name, job.device))
     return about | {
         "data": data and Path(data).name,
         "sha256": sha256,
@@ -81,6 +83,12 @@ def header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[st
         "recipe": recipe.to_dict(),
         "n": n,
     }
+
+
+@lru_cache(maxsize=1)
+def _weights(name: str) -> str | None:
+    """Of large models it takes a while, and every cell has the same."""
+    return fingerprint(name)
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
@@ -143,7 +151,9 @@ def made(job: Job) -> str:
         job.folder.mkdir(parents=True, exist_ok=True)
         with show.progress() as bar:
             text = "".join(f"{line}\n" for line in bar.track(lines, n, description="making puzzles"))
-        path.write_text(text, encoding="utf-8")
+        begun = path.with_suffix(f".{os.getpid()}")  # another process may be making it, too
+        begun.write_text(text, encoding="utf-8")
+        begun.replace(path)
     return str(path)
 
 
