@@ -224,6 +224,21 @@ def test_text_goes_on(here, capsys, monkeypatch):
     assert "'r.jsonl' holds no answers that were graded: its task is text" in said(capsys)
 
 
+def test_rows_that_someone_changed(here, capsys):
+    Path("one.txt").write_text("15,44,79,50\n")
+    assert main("eval countdown --data one.txt --steps 4 --rows r.jsonl --json".split()) == 0
+    whole = Path("r.jsonl").read_text()
+    for old, new, words in (
+        ('"strict": false', '"strict": "yes"', "row 0 of 'odd.jsonl' has a strange 'strict'"),
+        ('"steps": 4, "calls"', '"calls"', "row 0 of 'odd.jsonl' has no 'steps'"),
+    ):
+        assert whole.count(old) == 1
+        Path("odd.jsonl").write_text(whole.replace(old, new))
+        capsys.readouterr()
+        assert main(["compare", "r.jsonl", "odd.jsonl"]) == 2
+        assert words in said(capsys)
+
+
 # --- tasks of text ---------------------------------------------------------------------------------------------------
 
 FUNCTION = {

@@ -368,6 +368,6 @@ def test_merge_refuses_another_network(tmp_path, capsys):
     assert main(["merge", str(tmp_path / "one"), str(tmp_path / "two"), "--out", out]) != 0
     assert "is of another network" in capsys.readouterr().err
     assert main(["merge", str(tmp_path / "one"), "--out", out, "--group", "4"]) != 0
-    assert "only 8 bits have scales" in capsys.readouterr().err
+    assert "add --bits 8" in capsys.readouterr().err
     assert main(["merge", str(tmp_path / "nowhere"), "--out", out]) != 0
     assert not (tmp_path / "mean").exists()

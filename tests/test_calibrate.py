@@ -135,10 +135,16 @@ def test_the_command_writes_rows_a_summary_and_a_curve(capsys, tmp_path, found):
     flags = made["flags"].split()
     assert main(["generate", "--model", "table", *flags]) == 0
     capsys.readouterr()
+    assert main(line) == 2
+    assert "holds something already" in capsys.readouterr().err
+    line[-1] = str(tmp_path / "other")
     assert main([*line, "--most", "0.01", "--particles", "2"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "no strength up to 0.01 meets the reference" in err
-    assert json.loads((tmp_path / "out/calibrate.json").read_text())["end"] == "high"
+    assert json.loads((tmp_path / "other/calibrate.json").read_text())["end"] == "high"
+    for flags, said in {"--particles 1": "2 or more", "--search best-of-n": "has no strength"}.items():
+        assert main([*line, *flags.split()]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_an_interrupt_keeps_the_rows(capsys, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from unmask import rows
@@ -36,11 +36,25 @@ def compare(paths: Sequence[str]) -> dict[str, Any]:
 
 def as_rows(file: rows.Rows, path: str) -> list[Row]:
     """The rows of a run that decoded something."""
-    try:
-        return [Row(**line) for line in file.kept]
-    except TypeError:
+    for line in file.kept:
+        _check(line, file, path)
+    return [Row(**line) for line in file.kept]
+
+
+KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str, "str | None": (str, type(None))}
+
+
+def _check(line: rows.Line, file: rows.Rows, path: str) -> None:
+    """Refuse a row that lacks a field, or has one of another kind."""
+    needed = {field.name: KINDS[str(field.type)] for field in fields(Row)}
+    lost = [name for name in needed if name not in line]
+    if "strict" in lost or "text" in lost:
         why = f"its task is {file.header.get('task')}, version {file.header.get('version')}"
-        raise InputError(f"{path!r} holds no answers that were graded", why) from None
+        raise InputError(f"{path!r} holds no answers that were graded", why)
+    wrong = [name for name, value in line.items() if name not in needed or not isinstance(value, needed[name])]
+    if lost or wrong:
+        said = f"row {line['number']} of {path!r} has {f'no {lost[0]!r}' if lost else f'a strange {wrong[0]!r}'}"
+        raise InputError(said, "it was changed, or made by another version")
 
 
 def against(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any]:

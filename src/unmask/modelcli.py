@@ -297,11 +297,13 @@ def add_convert(parser: argparse.ArgumentParser) -> None:
 
 def run_merge(args: Namespace) -> None:
     """Write the mean of models of one network as a new model."""
-    if args.group is not None and (args.bits != 8 or args.group < 1):
-        raise InputError(f"--group is {args.group}", "it is a number of columns, and only 8 bits have scales")
+    if args.group is not None and args.bits != 8:
+        raise InputError("--group has no effect on 16 bits, which have no scales", "add --bits 8")
+    if args.group is not None and args.group < 1:
+        raise InputError(f"--group is {args.group}", "it is a number of columns, at least 1")
     merge([weights_at(name).parent for name in args.models], Path(args.out), args.bits, args.group)
     size = sum(path.stat().st_size for path in Path(args.out).iterdir())
-    print(f"{args.out}: {len(args.models)} models in {args.bits} bits, {size / 1e6:.1f} MB")
+    print(f"{args.out}: {show.many(len(args.models), 'model')} in {args.bits} bits, {size / 1e6:.1f} MB")
 
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
@@ -309,4 +311,6 @@ def add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="+", metavar="MODEL", help=about)
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
     parser.add_argument("--bits", type=int, default=16, choices=(8, 16), help="of a weight [16]")
-    parser.add_argument("--group", type=int, metavar="N", help="8 bits: columns under one scale [all of a row]")
+    parser.add_argument(
+        "--group", type=int, metavar="N", help="8 bits: columns under one scale, where it divides a row [all of it]"
+    )

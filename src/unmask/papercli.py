@@ -19,11 +19,17 @@ from unmask.paper.table import markdown
 
 Namespace = argparse.Namespace
 OUT = "runs/paper"
+FLAGS = ("on", "limit", "model", "data", "shots", "judge_device", "no_pictures")  # that need an experiment
 
 
 def run_paper(args: Namespace) -> None:
     """List the experiments, or run one."""
     if args.name is None:
+        given = next((name for name in FLAGS if getattr(args, name)), None)
+        if given is not None:
+            raise InputError(
+                f"--{given.replace('_', '-')} is for an experiment", "give its name; without, they are listed"
+            )
         _list(args)
         return
     if args.name not in EXPERIMENTS:
@@ -32,6 +38,8 @@ def run_paper(args: Namespace) -> None:
     for flag in ("limit",):
         if getattr(args, flag) is not None and getattr(args, flag) < 1:
             raise InputError(f"{flag} is {getattr(args, flag)}", "it must be at least 1")
+    if Path(args.out).exists() and not Path(args.out).is_dir():
+        raise InputError(f"{args.out!r} is a file", "give a directory for the rows and tables")
     for place in experiment.place(args.on):
         job = _job(args, experiment, place)
         found = run(job)
@@ -58,7 +66,8 @@ def _keep(args: Namespace, job: Job, found: Sequence[dict[str, Any]]) -> None:
         print(json.dumps({"experiment": job.experiment.name, "place": job.place.name, "cells": found}))
     else:
         print(page)
-        print(f"in {place}: the table, its figures as JSON, pictures; the rows are in {job.folder / 'rows'}")
+        pictures = "" if args.no_pictures else ", its pictures"
+        print(f"in {place}: the table, its figures as JSON{pictures}; the rows are in {job.folder / 'rows'}")
 
 
 def _points(found: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -71,11 +80,11 @@ def _points(found: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, A
 
 def _command(args: Namespace, place: Place) -> str:
     words = ["unmask", "paper", args.name, "--on", place.name]
-    for name in ("model", "device", "limit", "data", "shots"):
+    for name in ("out", "model", "device", "limit", "data", "shots"):
         value = getattr(args, name)
-        if value not in (None, "cpu"):
+        if value not in (None, "cpu", OUT):
             words += [f"--{name}", str(value) if name != "data" else Path(value).name]
-    return shlex.join(words)
+    return shlex.join([*words, *(["--no-pictures"] if args.no_pictures else [])])
 
 
 def _list(args: Namespace) -> None:

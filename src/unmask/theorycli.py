@@ -189,7 +189,11 @@ def add_theory(parser: argparse.ArgumentParser) -> None:
 
 def run_calibrate(args: Namespace) -> None:
     """Find the strength at which decoded paths are as uncertain as reference paths."""
+    if args.search not in (None, "smc"):
+        raise InputError(f"the search {args.search} has no strength", "calibrate smc: leave --search out")
     recipe = _with_steps(flags.to_recipe(args, GUIDED))
+    if recipe.build_search().particles < 2:
+        raise InputError("particles is 1", "a strength acts on 2 or more")
     folder = _folder(args.output)
     model = modelcli.load_model(args, args.model or "text")
     texts, _ = read(model, args.data, args.window, args.limit)
@@ -329,6 +333,8 @@ def _folder(name: str) -> Path:
 def _rows(path: str | None) -> Iterator[Callable[[Iterable[Row]], None]]:
     """A function that writes rows as JSON lines, where a file is given: at once, so that an interrupt keeps them."""
     kept = 0
+    if path is not None and Path(path).is_file() and Path(path).stat().st_size:
+        raise InputError(f"{path!r} holds something already", "give another place, or take it away")
 
     def keep(rows: Iterable[Row]) -> None:
         nonlocal kept
