@@ -146,11 +146,11 @@ def test_pictures(tmp_path) -> None:
 
     experiment = read("small", SMALL)
     found = run(Job(experiment, experiment.places["sudoku"], tmp_path))
-    made = draw(experiment, found, tmp_path)
+    made = draw(experiment, experiment.places["sudoku"], found, tmp_path)
     assert [path.suffix for path in made] == [".svg", ".png"] and all(path.stat().st_size > 2000 for path in made)
     points = [("alone", [{"path_entropy": 1.0, "ln_ppl": 3.0}])]
     figure = dict.fromkeys(("mean", "low", "high"), 3.0)
     judged = [{**one, "ln_ppl": figure, "path_entropy": figure} for one in found]
     for one in judged:
         del one["strict"]
-    assert len(draw(experiment, judged, tmp_path, points)) == 4
+    assert len(draw(experiment, experiment.places["text"], judged, tmp_path, points)) == 4

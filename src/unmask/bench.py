@@ -14,6 +14,7 @@ from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.models.denoiser import Denoiser
 from unmask.prompt import Text, from_prompt
 from unmask.recipe import Recipe
+from unmask.rows import Rows
 from unmask.stats import auroc, wilson
 from unmask.tasks import Example, Puzzle, Task
 
@@ -164,6 +165,26 @@ def run(
         tell(new)
         rows += new
     return rows
+
+
+def resume(
+    task: Task,
+    model: Denoiser,
+    questions: Sequence[Question],
+    recipe: Recipe,
+    kept: Rows,
+    *,
+    batch: int | None = None,
+    insist: bool = False,
+    watch: Watch | None = None,
+) -> None:
+    """`run` what a file of rows lacks, each batch kept as it comes."""
+    done = {int(row["number"]) for row in kept.kept}
+
+    def tell(new: list[Row]) -> None:
+        kept.add(vars(row) for row in new)
+
+    run(task, model, questions, recipe, done=done, batch=batch, insist=insist, tell=tell, watch=watch)
 
 
 def together(task: Task, model: Denoiser, recipe: Recipe) -> int:

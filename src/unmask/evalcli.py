@@ -69,19 +69,8 @@ def _run(args: Namespace, task: Task, questions: list[bench.Question], recipe: R
     words = model.tokenizer
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
         raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
-    done = {int(row["number"]) for row in kept.kept}
-    with show.evaluating(len(questions), len(done)) as watch:
-        bench.run(
-            task,
-            model,
-            questions,
-            recipe,
-            done=done,
-            batch=args.batch,
-            insist=args.insist,
-            tell=lambda new: kept.add(vars(row) for row in new),
-            watch=watch,
-        )
+    with show.evaluating(len(questions), len(kept.kept)) as watch:
+        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, watch=watch)
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------

@@ -35,20 +35,18 @@ def run_paper(args: Namespace) -> None:
     if args.name not in EXPERIMENTS:
         raise unknown("experiment", args.name, EXPERIMENTS)
     experiment = EXPERIMENTS[args.name]
-    for flag in ("limit",):
-        if getattr(args, flag) is not None and getattr(args, flag) < 1:
-            raise InputError(f"{flag} is {getattr(args, flag)}", "it must be at least 1")
+    if args.limit is not None and args.limit < 1:
+        raise InputError(f"limit is {args.limit}", "it must be at least 1")
     if Path(args.out).exists() and not Path(args.out).is_dir():
         raise InputError(f"{args.out!r} is a file", "give a directory for the rows and tables")
     for place in experiment.place(args.on):
         job = _job(args, experiment, place)
-        found = run(job)
-        _keep(args, job, found)
+        _keep(args, job, run(job))
 
 
 def _job(args: Namespace, experiment: Experiment, place: Place) -> Job:
     judge = None
-    if experiment.kind == "cells" and place.task is None and args.judge != "none":
+    if experiment.measures(place) == "text" and args.judge != "none":
         judge = lambda: load_judge(args.judge, args.judge_device or args.device)  # noqa: E731 - loaded when it is needed
     return Job(experiment, place, Path(args.out), args.device, args.limit, args.model, args.data, args.shots, judge)
 
@@ -61,7 +59,7 @@ def _keep(args: Namespace, job: Job, found: Sequence[dict[str, Any]]) -> None:
     (place / "table.md").write_text(page, encoding="utf-8")
     (place / "figures.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if not args.no_pictures:
-        draw(job.experiment, list(found), place, _points(found))
+        draw(job.experiment, job.place, found, place, _points(found))
     if args.json:
         print(json.dumps({"experiment": job.experiment.name, "place": job.place.name, "cells": found}))
     else:

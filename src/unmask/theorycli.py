@@ -61,12 +61,8 @@ def run_score(args: Namespace) -> None:
         task = bar.add_task("scoring", total=len(some))
         for begin in range(0, len(some), size):
             part = some[begin : begin + size]
-            now, texts, prompts = (
-                recipe.replace(seed=recipe.seed + begin),
-                [p.text for p in part],
-                [p.prompt for p in part],
-            )
-            new = score(model, texts, prompts, recipe=now, draws=args.draws)
+            texts, prompts = [one.text for one in part], [one.prompt for one in part]
+            new = score(model, texts, prompts, recipe=recipe.replace(seed=recipe.seed + begin), draws=args.draws)
             keep({**plain(one), **about} for one in new)
             found += new
             bar.update(task, completed=len(found))

@@ -64,8 +64,7 @@ class Job:
 def run(job: Job) -> list[Figures]:
     """The figures of every cell, in order."""
     model = load(job.model or job.place.model, job.device)
-    kind = job.experiment.kind
-    found = (_tasks if job.place.task else _texts)(job, model) if kind == "cells" else OTHERS[kind](job, model)
+    found = KINDS[job.experiment.measures(job.place)](job, model)
     return [{"cell": cell.name, "labels": cell.labels, **one} for cell, one in zip(job.cells, found, strict=True)]
 
 
@@ -110,17 +109,8 @@ def _tasks(job: Job, model: Denoiser) -> list[Figures]:
         about = header(job, recipe, len(questions), data)
         with rows.opened(job.rows(about), about) as kept:
             if kept.missing:
-                done = {int(row["number"]) for row in kept.kept}
-                with show.evaluating(len(questions), len(done), cell.name) as watch:
-                    bench.run(
-                        task,
-                        model,
-                        questions,
-                        recipe,
-                        done=done,
-                        watch=watch,
-                        tell=lambda new, kept=kept: kept.add(vars(row) for row in new),  # type: ignore[misc]
-                    )
+                with show.evaluating(len(questions), len(kept.kept), cell.name) as watch:
+                    bench.resume(task, model, questions, recipe, kept, watch=watch)
             graded[cell.name] = sorted(compare.as_rows(kept, cell.name), key=lambda row: row.number)
         found.append(_of_task(job, cell, graded) | _about(kept.header) | {"rows": Path(job.rows(about)).name})
     return found
@@ -268,4 +258,9 @@ def _paths(job: Job, model: Denoiser) -> list[Figures]:
     return found
 
 
-OTHERS: dict[str, Callable[[Job, Denoiser], list[Figures]]] = {"runtime": _runtimes, "paths": _paths}
+KINDS: dict[str, Callable[[Job, Denoiser], list[Figures]]] = {
+    "task": _tasks,
+    "text": _texts,
+    "runtime": _runtimes,
+    "paths": _paths,
+}

@@ -8,20 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
-from unmask.paper.plan import Experiment
+from unmask.paper.plan import Experiment, Place
 
 Figures = dict[str, Any]
 MARKS = "osD^v<>PX*"
 
 
 def draw(
-    experiment: Experiment, found: Sequence[Figures], folder: Path, points: Sequence[tuple[str, list[Figures]]] = ()
+    experiment: Experiment,
+    place: Place,
+    found: Sequence[Figures],
+    folder: Path,
+    points: Sequence[tuple[str, list[Figures]]] = (),
 ) -> list[Path]:
     """Write the picture of an experiment; `points` are judged samples by cell, for a scatter."""
     pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(5.2, 3.6), constrained_layout=True)
-    kind = experiment.kind if experiment.kind != "cells" else "task" if "strict" in found[0] else "text"
-    KINDS[kind](axes, experiment, found)
+    KINDS[experiment.measures(place)](axes, found)
     axes.spines[["top", "right"]].set_visible(False)
     made = _save(pyplot, figure, folder / experiment.name)
     if any(rows for _, rows in points):
@@ -53,7 +56,7 @@ def _save(pyplot: Any, figure: Any, path: Path) -> list[Path]:
     return made
 
 
-def _tasks(axes: Any, experiment: Experiment, found: Sequence[Figures]) -> None:
+def _tasks(axes: Any, found: Sequence[Figures]) -> None:
     """Path entropy against accuracy, the cells that differ in the last label joined."""
     groups: dict[tuple[str, ...], list[Figures]] = {}
     for one in found:
@@ -71,7 +74,7 @@ def _tasks(axes: Any, experiment: Experiment, found: Sequence[Figures]) -> None:
     axes.set(xlabel="path entropy, bits", ylabel="solved, %")
 
 
-def _texts(axes: Any, experiment: Experiment, found: Sequence[Figures]) -> None:
+def _texts(axes: Any, found: Sequence[Figures]) -> None:
     """ln PPL and path entropy of the cells; where texts were not judged, path entropy alone is not known."""
     judged = [one for one in found if "ln_ppl" in one]
     if not judged:
@@ -103,7 +106,7 @@ def _scatter(axes: Any, points: Sequence[tuple[str, list[Figures]]]) -> None:
     axes.set(xlabel="path entropy, bits", ylabel="ln PPL")
 
 
-def _runtimes(axes: Any, experiment: Experiment, found: Sequence[Figures]) -> None:
+def _runtimes(axes: Any, found: Sequence[Figures]) -> None:
     names = [one["cell"] for one in found]
     axes.barh(range(len(names)), [one["seconds"] for one in found], color="steelblue")
     axes.set_yticks(range(len(names)), names, fontsize=6)
@@ -111,7 +114,7 @@ def _runtimes(axes: Any, experiment: Experiment, found: Sequence[Figures]) -> No
     axes.set(xlabel="seconds")
 
 
-def _paths(axes: Any, experiment: Experiment, found: Sequence[Figures]) -> None:
+def _paths(axes: Any, found: Sequence[Figures]) -> None:
     """State entropy of every particle over the steps of the first cell, the chosen one bold."""
     one = found[0]
     for place, curve in enumerate(one["curves"]):
@@ -121,7 +124,7 @@ def _paths(axes: Any, experiment: Experiment, found: Sequence[Figures]) -> None:
     axes.set(xlabel="step", ylabel="state entropy, bits")
 
 
-KINDS: dict[str, Callable[[Any, Experiment, Sequence[Figures]], None]] = {
+KINDS: dict[str, Callable[[Any, Sequence[Figures]], None]] = {
     "task": _tasks,
     "text": _texts,
     "runtime": _runtimes,

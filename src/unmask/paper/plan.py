@@ -80,6 +80,10 @@ class Experiment:
     printed: Mapping[str, Settings]  # what -> name of a cell -> the paper's number
     common: Settings = field(default_factory=dict)
 
+    def measures(self, place: Place) -> str:
+        """What is measured at a place: task, text, runtime or paths."""
+        return self.kind if self.kind != "cells" else "task" if place.task else "text"
+
     def at(self, place: Place) -> tuple[Cell, ...]:
         """The cells of a place."""
         return tuple(cell for cell in self.cells if cell.only in ("", place.name))

@@ -15,8 +15,7 @@ def markdown(experiment: Experiment, place: Place, found: Sequence[Figures], com
     """A page: what it is, the table, where its numbers come from."""
     columns: list[Column] = [(name, _label(number)) for number, name in enumerate(experiment.axes)]
     columns += [(f"paper: {what}", _printed(numbers)) for what, numbers in experiment.beside(place).items()]
-    kind = experiment.kind if experiment.kind != "cells" else "text" if place.task is None else "task"
-    columns += _columns(kind, found)
+    columns += _columns(experiment.measures(place), found)
     lines = [
         f"# {experiment.title}",
         "",
