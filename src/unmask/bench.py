@@ -18,7 +18,7 @@ from unmask.rows import Rows
 from unmask.stats import auroc, wilson
 from unmask.tasks import Example, Puzzle, Task
 
-TOGETHER = {"cpu": 32, "cuda": 512}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
+TOGETHER = {"cpu": 32, "cuda": 4096}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
 MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
 PROMPTED = {"cpu": 8, "cuda": 32}  # rows of a text: its canvases are longer, and its models larger
 

@@ -12,6 +12,7 @@ from typing import Any
 from unmask import show
 from unmask.errors import InputError, unknown
 from unmask.judge import DEFAULT, load_judge
+from unmask.models import DTYPES
 from unmask.paper import EXPERIMENTS, Experiment, Place
 from unmask.paper.cells import Job, run
 from unmask.paper.draw import draw
@@ -19,7 +20,17 @@ from unmask.paper.table import markdown
 
 Namespace = argparse.Namespace
 OUT = "runs/paper"
-FLAGS = ("on", "limit", "model", "data", "shots", "judge_device", "no_pictures")  # that need an experiment
+FLAGS = (
+    "on",
+    "limit",
+    "model",
+    "data",
+    "shots",
+    "judge_device",
+    "no_pictures",
+    "dtype",
+    "compile",
+)  # that need an experiment
 
 
 def run_paper(args: Namespace) -> None:
@@ -48,7 +59,19 @@ def _job(args: Namespace, experiment: Experiment, place: Place) -> Job:
     judge = None
     if experiment.measures(place) == "text" and args.judge != "none":
         judge = lambda: load_judge(args.judge, args.judge_device or args.device)  # noqa: E731 - loaded when it is needed
-    return Job(experiment, place, Path(args.out), args.device, args.limit, args.model, args.data, args.shots, judge)
+    return Job(
+        experiment,
+        place,
+        Path(args.out),
+        device=args.device,
+        dtype=args.dtype,
+        compile=args.compile,
+        limit=args.limit,
+        model=args.model,
+        data=args.data,
+        shots=args.shots,
+        judge=judge,
+    )
 
 
 def _keep(args: Namespace, job: Job, found: Sequence[dict[str, Any]]) -> None:
@@ -78,11 +101,12 @@ def _points(found: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, A
 
 def _command(args: Namespace, place: Place) -> str:
     words = ["unmask", "paper", args.name, "--on", place.name]
-    for name in ("out", "model", "device", "limit", "data", "shots"):
+    for name in ("out", "model", "device", "dtype", "limit", "data", "shots"):
         value = getattr(args, name)
         if value not in (None, "cpu", OUT):
             words += [f"--{name}", str(value) if name != "data" else Path(value).name]
-    return shlex.join([*words, *(["--no-pictures"] if args.no_pictures else [])])
+    flags = [f"--{name.replace('_', '-')}" for name in ("compile", "no_pictures") if getattr(args, name)]
+    return shlex.join([*words, *flags])
 
 
 def _list(args: Namespace) -> None:
@@ -112,6 +136,8 @@ def add_paper(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="questions or samples of a cell [as planned]")
     parser.add_argument("--model", metavar="NAME", help="a directory or hub id instead of the place's model")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
+    parser.add_argument("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)} [the model's own]")
+    parser.add_argument("--compile", action="store_true", help="compile the network: pays for many cells on a GPU")
     parser.add_argument("--data", metavar="FILE", help="the questions; puzzles of the embedded models are made")
     parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from")
     about = f"the judge of texts: a name, directory or hub id; none: only sample [{DEFAULT}]"

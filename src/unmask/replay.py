@@ -31,6 +31,7 @@ from unmask.samplers.turn import Sampler
 from unmask.search import Resampled, Search
 from unmask.state import State
 
+MANY = 1 << 14  # positions from which a step's small operations are little beside its network: not worth compiling
 MOVING = ("tokens", "origin", "time", "entropy_sum", "entropy_weight", "entropy", "log_weight")  # fields of a State
 
 
@@ -221,7 +222,7 @@ class _Part:
         return moment
 
     def _record(self, every: Tensor | None) -> Recorded:
-        if is_compiled(self.way.denoiser):
+        if is_compiled(self.way.denoiser) and self.carry.state.tokens.numel() < MANY:
             step = _compiled_next()
             try:
                 return Recorded(lambda carry: step(self.way, carry, every), self.carry)

@@ -20,6 +20,7 @@ from unmask.decode import decode_batch
 from unmask.errors import InputError
 from unmask.judge import Judge, Rules, Sample, figures, judged
 from unmask.models import Denoiser, fingerprint, load, on_device
+from unmask.models.compiled import compiled
 from unmask.models.wrap import Chunked
 from unmask.origin import origin
 from unmask.paper.plan import Cell, Experiment, Place
@@ -28,7 +29,7 @@ from unmask.tasks import TASKS, shots
 
 Figures = dict[str, Any]
 REPEATS = 3  # of a runtime, of which the median counts
-SAMPLES = {"cpu": 8, "cuda": 256}  # rows of text decoded at a time
+SAMPLES = {"cpu": 8, "cuda": 512}  # rows of text decoded at a time, at most
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Job:
     place: Place
     folder: Path
     device: str = "cpu"
+    dtype: str | None = None  # None: the model's own
+    compile: bool = False
     limit: int | None = None  # questions or samples of a cell
     model: str | None = None  # instead of the place's
     data: str | None = None  # the questions; puzzles are made without
@@ -63,7 +66,8 @@ class Job:
 
 def run(job: Job) -> list[Figures]:
     """The figures of every cell, in order."""
-    model = load(job.model or job.place.model, job.device)
+    model = load(job.model or job.place.model, job.device, job.dtype)
+    model = compiled(model) if job.compile else model
     found = KINDS[job.experiment.measures(job.place)](job, model)
     return [{"cell": cell.name, "labels": cell.labels, **one} for cell, one in zip(job.cells, found, strict=True)]
 
@@ -71,7 +75,7 @@ def run(job: Job) -> list[Figures]:
 def header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
     """Where the rows of a cell come from."""
     name = job.model or job.place.model
-    about = {"task": job.place.task or "text", "model": name, "weights": _weights(name), "dtype": None}
+    about = {"task": job.place.task or "text", "model": name, "weights": _weights(name), "dtype": job.dtype}
     sha256 = None if data is None else hashlib.sha256(Path(data).read_bytes()).hexdigest()
     where = origin(on_device(name, job.device))
     return about | {
@@ -125,7 +129,9 @@ def _of_task(job: Job, cell: Cell, graded: dict[str, list[bench.Row]]) -> Figure
 
 
 def _about(header: dict[str, Any]) -> Figures:
-    return {name: header.get(name) for name in ("model", "weights", "recipe", "machine", "date", "commit", "data")}
+    return {
+        name: header.get(name) for name in ("model", "weights", "dtype", "recipe", "machine", "date", "commit", "data")
+    }
 
 
 def made(job: Job) -> str:
@@ -185,7 +191,8 @@ def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, name: str)
     """Texts from nothing, as many as are missing."""
     done = {int(row["number"]) for row in kept.kept}
     todo = [number for number in range(n) if number not in done]
-    size = max(1, SAMPLES.get(model.device.type, 8) // recipe.build_search().particles)
+    most = max(1, SAMPLES.get(model.device.type, 8) // recipe.build_search().particles)
+    size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
     with show.progress() as bar:
         task = bar.add_task(name, total=n, completed=len(done))
         for begin in range(0, len(todo), size):

@@ -6,7 +6,7 @@
     [[axis]]              name, and values: each a label beside settings; the cells are all combinations of them
     [[cell]]              cells that are no combination: labels and settings; `axes` says what the labels are
     [places.NAME]         model, task, n, `made` (how its puzzles are made), `all` (settings), `theirs`: a model of the
-                          paper
+                          paper, `scale`: of all steps and intervals, where the canvas is shorter than the paper's
     [printed."WHAT"]      the paper's numbers: labels of a cell joined by " / " -> number; `on`: the one place beside
                           which they stand
 
@@ -63,6 +63,7 @@ class Place:
     made: Settings = field(default_factory=dict)  # how puzzles are made, for `unmask puzzles`
     settings: Settings = field(default_factory=dict)
     theirs: bool = False  # a model of the paper, which the user must have
+    scale: float = 1.0  # of steps and intervals: as many positions a step as in the paper on a shorter canvas
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Experiment:
     def recipe(self, cell: Cell, place: Place) -> Recipe:
         """How a cell is decoded at a place."""
         whole = {**self.common, **place.settings, **cell.settings}
+        whole |= {name: max(1, round(place.scale * whole[name])) for name in ("steps", "every") if name in whole}
         sampler, search = (whole.get(name, getattr(Recipe, name)) for name in ("sampler", "search"))
         taken = {*settings(SAMPLERS[sampler]), *settings(SEARCHES[search])}
         return Recipe.from_dict({name: value for name, value in whole.items() if name in taken or name not in SPECIFIC})
