@@ -12,7 +12,7 @@ from typing import Any
 from unmask import show
 from unmask.errors import InputError, unknown
 from unmask.judge import DEFAULT, load_judge
-from unmask.models import DTYPES
+from unmask.models.checkpoint import DTYPES
 from unmask.paper import EXPERIMENTS, Experiment, Place
 from unmask.paper.cells import Job, run
 from unmask.paper.draw import draw
