@@ -104,6 +104,19 @@ def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge) -> None:
     assert all(len(row["tokens"]) == 8 and model.vocab.eos[0] not in row["tokens"] for row in rows)
     change = found[1]["against"]["ln_ppl"]
     assert change["difference"] == pytest.approx(found[1]["ln_ppl"]["mean"] - found[0]["ln_ppl"]["mean"])
+    fewer = replace(experiment, cells=experiment.cells[1:])
+    again = run(replace(job, experiment=fewer, place=replace(job.place, n=2), judge=lambda: small_judge))
+    assert [one["n"] for one in again] == [2]  # of rows that an experiment with more samples has made
+    assert again[0]["evaluations"] == sum(row["evaluations"] for row in rows if row["number"] < 2)
+    assert len((tmp_path / "rows" / found[1]["rows"]).read_text().splitlines()) == 4
+
+
+def test_a_shorter_canvas_has_as_many_positions_a_step() -> None:
+    experiment = EXPERIMENTS["guidance"]
+    cell = next(cell for cell in experiment.cells if cell.name == "S=256, K=4, Δ=32 / E-SMC")
+    mine, theirs = (experiment.recipe(cell, experiment.places[name]) for name in ("text", "mdlm"))
+    assert (theirs.length, theirs.steps, theirs.every) == (1024, 256, 32)
+    assert (mine.length, mine.steps, mine.every) == (256, 64, 8)
 
 
 @pytest.fixture

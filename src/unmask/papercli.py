@@ -93,10 +93,12 @@ def _keep(args: Namespace, job: Job, found: Sequence[dict[str, Any]]) -> None:
 
 def _points(found: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The judged samples of each cell."""
-    paths = [(one["cell"], Path(one["judged"])) for one in found if "ln_ppl" in one]
-    return [
-        (name, [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]) for name, path in paths
-    ]
+    points = []
+    for one in found:
+        if "ln_ppl" in one:
+            read = map(json.loads, Path(one["judged"]).read_text(encoding="utf-8").splitlines())
+            points.append((one["cell"], [row for row in read if row["number"] < one["n"]]))
+    return points
 
 
 def _command(args: Namespace, place: Place) -> str:
