@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from itertools import islice
 
 import pytest
@@ -59,6 +60,22 @@ def test_steps_are_recorded(options, monkeypatch) -> None:
     monkeypatch.setattr(replay.Recorded, "play", lambda self, step: played.append(step) or real(self, step))
     assert_same(*both(recipe, monkeypatch))
     assert played == list(range(1, 12))
+
+
+def test_what_was_recorded_serves_the_next_batch_and_goes_with_its_model(monkeypatch) -> None:
+    model, recipe = random_transformer("cuda"), Recipe("uniform", "smc", length=24, temperature=1.0, every=8)
+    made, real = [], replay.Recorded.__init__
+    monkeypatch.setattr(replay.Recorded, "__init__", lambda self, *given: made.append(1) or real(self, *given))
+    first = decode_batch(model, ["a cat", "a dog"], recipe=recipe)
+    assert len(made) == 2
+    other = decode_batch(model, ["a cow", "a pig"], recipe=recipe)
+    again = decode_batch(model, ["a cat", "a dog"], recipe=recipe)
+    assert len(made) == 2
+    assert_same(first, again)
+    assert_same(other, decode_batch(random_transformer("cuda"), ["a cow", "a pig"], recipe=recipe))
+    gone = weakref.ref(model.network)
+    del model
+    assert gone() is None
 
 
 def walk_of(model, recipe: Recipe, length: int):

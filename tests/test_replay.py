@@ -29,8 +29,7 @@ class Again:
     def play(self, step: int) -> Moment:
         after, moment = self.step(self.carry)
         before = moment.before.clone()
-        for old, new in zip(self.carry.tensors, after.tensors, strict=True):
-            old.copy_(new)
+        replay.copy(after.tensors, self.carry.tensors)
         return replace(moment, step=step, before=before, state=self.carry.state, tally=self.carry.tally)
 
 
@@ -129,6 +128,40 @@ def test_prompts_that_end_sooner_are_left_out(sampler: str, search: str, monkeyp
     one, other = walks(model, recipe, [[1, *[model.vocab.mask] * holes, 2] for holes in (12, 2, 3, 2, 7)])
     assert_same(one, other)
     assert min(sizes) <= 2 * len(one[0][1][0]) // 5 < max(sizes)
+
+
+def test_what_was_recorded_serves_the_next_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, made = load("random", dtype=torch.float64), []
+    monkeypatch.setattr(replay, "Recorded", lambda step, carry: made.append(len(carry.rows)) or Again(step, carry))
+    recipe = Recipe("uniform", "smc", length=12, temperature=1.0, particles=3, every=4)
+    first, second = ["a cat", "dog"], ["a cow", "pig"]
+    assert_same(*walks(model, recipe, first))
+    assert made == [6, 6]  # with and without resampling
+    assert_same(*walks(model, recipe, second))
+    assert_same(*walks(model, recipe.replace(every=3), first))  # another search
+    assert made == [6] * 4
+    assert_same(*walks(model, recipe, first))
+    assert_same(*walks(model, recipe, [*first, "bird"]))
+    assert made == [6] * 4 + [9] * 2
+    assert_same(*walks(load("random", dtype=torch.float64), recipe, first))
+    assert made == [6] * 4 + [9] * 2 + [6] * 2
+
+
+def test_walks_of_one_kind_side_by_side() -> None:
+    """What one of them has recorded is not the other's before it is over."""
+    model = load("random", dtype=torch.float64)
+    recipe = Recipe("confidence", "smc", length=12, temperature=1.0, particles=3, every=4)
+    sampler, search = recipe.build_sampler(), recipe.build_search()
+    way = Way(model, sampler, search, recipe.build_rules(model.vocab, model.head.width), asks=False)
+    states = [start(model, [from_prompt(model, text, 12)], [seed], sampler, 3) for seed, text in enumerate("ab")]
+    alone = [list(map(numbers, replay._recorded_walk(way, state))) for state in states]
+    given_up = replay._recorded_walk(way, states[1])
+    for _ in range(5):
+        next(given_up)
+    del given_up
+    both = zip(*(map(numbers, replay._recorded_walk(way, state)) for state in states), strict=True)
+    for found, expected in zip(map(list, zip(*both, strict=True)), alone, strict=True):
+        assert_same(found, expected)
 
 
 def test_broken_logits_are_told_one_step_late() -> None:

@@ -20,6 +20,7 @@ LOG2E = 1.4426950408889634
 COLDEST, HOTTEST = 1e-30, 1e30  # temperatures that float32 can divide by
 FEW = 16  # banned ids whose logits are computed one by one
 MERGED = 16  # rows of a program that joins parts
+COMPACTED = 4096  # positions that are looked through at a time
 Fields = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 _Parts = tuple[Tensor, Tensor]
 
@@ -170,20 +171,23 @@ def _under(job: _Job, head: Head, temperature: float, ban: tuple[int, ...]) -> _
 
 def _compact(where: Tensor) -> tuple[Tensor, Tensor]:
     """The positions asked as an index with room for all, and their number, without a look from the host."""
-    asked = where.reshape(-1)
-    places = len(asked)
-    order = asked.cumsum(0)
-    index = torch.zeros(places + 1, dtype=torch.int64, device=asked.device)
-    index.scatter_(0, torch.where(asked, order - 1, places), torch.arange(places, device=asked.device))
-    return index[:places], order[-1:]
+    from unmask.kernels.compact import compact
+
+    asked = where.contiguous()
+    index = torch.empty(asked.numel(), dtype=torch.int64, device=asked.device)
+    count = torch.empty(1, dtype=torch.int64, device=asked.device)
+    compact[(1,)](asked, index, count, asked.numel(), BLOCK=COMPACTED, num_warps=8)
+    return index, count
 
 
 def _extra(head: Head, without: tuple[int, ...], device: torch.device) -> Tensor | None:
     """The bias, and -inf at these ids, in one vector."""
-    outside = _outside(without, head.width, device) if without else None
-    if head.bias is None or outside is None:
-        return outside if head.bias is None else head.bias.float().contiguous()
-    return head.bias + outside
+    if head.bias is None:
+        return _outside(without, head.width, device) if without else None
+    if without not in head.closed:
+        bias = head.bias.float().contiguous()
+        head.closed[without] = bias + _outside(without, head.width, device) if without else bias
+    return head.closed[without]
 
 
 @functools.lru_cache(maxsize=32)  # a copy to the device makes the host wait
@@ -198,9 +202,9 @@ def _outside(ids: tuple[int, ...], width: int, device: torch.device) -> Tensor:
 
 
 def _outputs(where: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids [B, L] and five numbers [5, B, L] for the kernels to fill in."""
-    ids = torch.zeros(where.shape, dtype=torch.int64, device=where.device)
-    return ids, torch.zeros(5, *where.shape, device=where.device)
+    """Ids [B, L] and five numbers [5, B, L] for the kernels to fill in; one memory, so that it is cleared at once."""
+    both = torch.zeros(7, *where.shape, device=where.device)
+    return both[:2].view(-1).view(torch.int64).view(where.shape), both[2:]
 
 
 def _rounds(job: _Job) -> list[_Job]:

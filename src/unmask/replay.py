@@ -2,11 +2,12 @@
 
 What a step computes is written in `engine.advance` and nowhere else. A recorded step reads and writes fixed tensors;
 its number is one of them. The host learns of an error, or that all rows are done, one step late: meanwhile a step runs
-in which no row is active, which changes nothing.
+in which no row is active, which changes nothing. What was recorded serves the next walk of the same kind.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -32,6 +33,7 @@ from unmask.search import Resampled, Search
 from unmask.state import State
 
 MANY = 1 << 14  # positions from which a step's small operations are little beside its network: not worth compiling
+KEPT = 4  # kinds of step that stay recorded when a walk is over
 MOVING = ("tokens", "origin", "time", "entropy_sum", "entropy_weight", "entropy", "log_weight")  # fields of a State
 
 
@@ -72,24 +74,45 @@ class Carry:
     step: Tensor  # [] int64
     signal: Tensor  # [P + 1] int64: whether any row of a prompt takes the next step; the code of a fault
     rows: Tensor  # [B] int64: the rows of the whole batch that these are
+    every: Tensor  # [P] int64: steps between resamplings
 
     @property
     def tensors(self) -> list[Tensor]:
+        """What a step changes."""
         moving = [getattr(self.state, name) for name in MOVING]
         return [*moving, self.stale, self.tally.steps, self.tally.calls, self.tally.evaluations, self.step, self.signal]
 
+    @property
+    def whole(self) -> list[Tensor]:
+        """All tensors, in an order that is always the same."""
+        fixed = [self.state.writable, self.state.attend, self.state.key, self.state.slot, self.state.budget]
+        return [*self.tensors, *fixed, self.rows, self.every]
 
-def _next(way: Way, carry: Carry, every: Tensor | None) -> tuple[Carry, Moment]:
-    """One step without a question; `every` [P]: steps between resamplings, None: no prompt is due."""
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What two carries have in common whose steps are the same work."""
+        state = self.state
+        return tuple(self.state.tokens.shape), state.particles, state.padded, state.vocab, state.tokens.device
+
+
+def copy(new: list[Tensor], old: list[Tensor]) -> None:
+    """The new numbers into the old tensors, all of a type at once."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in old):
+        pairs = [(b, a) for a, b in zip(new, old, strict=True) if b.dtype == dtype]
+        torch._foreach_copy_([b for b, _ in pairs], [a for _, a in pairs])
+
+
+def _next(way: Way, carry: Carry, resamples: bool) -> tuple[Carry, Moment]:
+    """One step without a question; `resamples`: some prompt is due."""
     state, step = carry.state, carry.step
     active = way.active(state, step)
-    due = None if every is None else (step > 0) & (step % every == 0)
+    due = (step > 0) & (step % carry.every == 0) if resamples else None
     sight = Sight(None, None, carry.stale, torch.zeros_like(state.writable))
     faults = Faults(way.denoiser.name, state.particles, step, torch.zeros_like(step))
     moment = advance(way, state, sight, carry.tally, step, active, due, faults)
     assert faults.code is not None
     signal = _signal(way, moment.state, step + 1, faults.code)
-    return Carry(moment.state, sight.stale, moment.tally, step + 1, signal, carry.rows), moment
+    return Carry(moment.state, sight.stale, moment.tally, step + 1, signal, carry.rows, carry.every), moment
 
 
 def _signal(way: Way, state: State, step: Tensor, code: Tensor) -> Tensor:
@@ -109,16 +132,16 @@ class Apart:
 
 
 @lru_cache(maxsize=1)
-def _compiled_next() -> Callable[[Way, Carry, Tensor | None], tuple[Carry, Moment]]:
+def _compiled_next() -> Callable[[Way, Carry, bool], tuple[Carry, Moment]]:
     """`_next` with its small operations compiled into few; the network and the sweeps are as they were."""
     disable: Callable[..., Any] = torch.compiler.disable
     apart = {name: disable(getattr(read, name)) for name in ("weigh", "draw")}
     step = torch.compile(_next, dynamic=False)
 
-    def run(way: Way, carry: Carry, every: Tensor | None) -> tuple[Carry, Moment]:
+    def run(way: Way, carry: Carry, resamples: bool) -> tuple[Carry, Moment]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`")  # they are pure
-            return step(replace(way, denoiser=cast(Denoiser, Apart(way.denoiser)), **apart), carry, every)
+            return step(replace(way, denoiser=cast(Denoiser, Apart(way.denoiser)), **apart), carry, resamples)
 
     return run
 
@@ -136,8 +159,7 @@ class Recorded:
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             after, moment = step(carry)
             before = moment.before.clone()  # the tokens are about to be overwritten
-            for old, new in zip(carry.tensors, after.tensors, strict=True):
-                old.copy_(new)
+            copy(after.tensors, carry.tensors)
         self.moment = replace(moment, state=carry.state, before=before, tally=carry.tally)
 
     def play(self, step: int) -> Moment:
@@ -177,18 +199,50 @@ def _recorded_walk(way: Way, state: State) -> Iterator[Moment]:
     whole = advance(first, state, sight, tally, 0, way.active(state, 0), None, faults)
     yield whole
     part = _Part(way, _carry(way, whole, sight.stale, torch.arange(len(state.tokens), device=state.tokens.device), 1))
-    while part.alive:
-        moment = part.play()
-        if not part.alive:  # it was over before this step
-            break
-        yield _spread(moment, whole, part.carry.rows)
-        if part.planned_end:
-            break
-        if 2 * len(part.alive) <= part.prompts:
-            whole = _spread(moment, whole, part.carry.rows)
-            part = part.rest(whole)
-    part.settle()
-    finish(_spread_state(part.carry.state, whole.state, part.carry.rows))
+    used = [part]
+    try:
+        while part.alive:
+            moment = part.play()
+            if not part.alive:  # it was over before this step
+                break
+            yield _spread(moment, whole, part.carry.rows)
+            if part.planned_end:
+                break
+            if 2 * len(part.alive) <= part.prompts:
+                whole = _spread(moment, whole, part.carry.rows)
+                part = part.rest(whole)
+                used.append(part)
+        part.settle()
+        finish(_spread_state(part.carry.state, whole.state, part.carry.rows))
+    finally:
+        _keep(used)
+
+
+@dataclass(eq=False)
+class _Kept:
+    """Recorded steps of a walk that is over. They belong to the network, and go with it."""
+
+    how: tuple[Any, ...]
+    carry: Carry
+    recorded: dict[bool, Recorded]
+
+
+def _keep(parts: list[_Part]) -> None:
+    """What the parts of a walk have recorded, for the next one; only where at least half of the memory is free."""
+    denoiser = parts[0].way.denoiser
+    free, total = torch.cuda.mem_get_info(denoiser.device) if denoiser.device.type == "cuda" else (1, 1)
+    if isinstance(denoiser, Transformer):  # others are made anew for each walk
+        more = [_Kept(part.how, part.carry, part.recorded) for part in parts if 2 * free >= total]
+        denoiser.recorded[:] = [*denoiser.recorded, *more][-KEPT:]
+
+
+def _taken(part: _Part) -> _Kept | None:
+    """Steps that are recorded and are the same work; they are no longer kept: no two walks use them at a time."""
+    kept = part.way.denoiser.recorded if isinstance(part.way.denoiser, Transformer) else []
+    found = next((one for one in kept if one.how == part.how), None)
+    if found is not None:
+        kept.remove(found)
+    return found
 
 
 class _Part:
@@ -196,13 +250,17 @@ class _Part:
 
     def __init__(self, way: Way, carry: Carry) -> None:
         self.way, self.carry = way, carry
+        self.recorded: dict[bool, Recorded] = {}
+        self.how = (threading.get_ident(), way.sampler, way.search, way.rules, carry.kind)
+        kept = _taken(self)
+        if kept is not None:
+            copy(carry.whole, kept.carry.whole)
+            self.carry, self.recorded = kept.carry, kept.recorded
         self.step = self.began = int(carry.step)
         self.every = way.intervals(carry.state)
-        self.intervals = torch.tensor(self.every, device=carry.step.device)
         self.prompts = len(self.every)
         self.last = _last_step(way, carry.state)
-        self.recorded: dict[bool, Recorded] = {}
-        self.signals = Signals(carry.signal)
+        self.signals = Signals(self.carry.signal)
         self.alive = self._alive(carry.signal.tolist())  # prompts that take the step which was played last
 
     @property
@@ -213,7 +271,7 @@ class _Part:
         """The next step; only now it is known who takes it."""
         due = self.way.search.resamples and any(self.step % interval == 0 for interval in self.every)
         if due not in self.recorded:
-            self.recorded[due] = self._record(self.intervals if due else None)
+            self.recorded[due] = self._record(due)
         moment = self.recorded[due].play(self.step)
         self.signals.send(self.step)
         if self.step > self.began:
@@ -221,17 +279,17 @@ class _Part:
         self.step += 1
         return moment
 
-    def _record(self, every: Tensor | None) -> Recorded:
+    def _record(self, due: bool) -> Recorded:
         if is_compiled(self.way.denoiser) and self.carry.state.tokens.numel() < MANY:
             step = _compiled_next()
             try:
-                return Recorded(lambda carry: step(self.way, carry, every), self.carry)
+                return Recorded(lambda carry: step(self.way, carry, due), self.carry)
             except (UnmaskError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # whatever a compiler throws: its work is not needed for a right answer
                 first = str(error).strip().split("\n")[0][:200]
                 warnings.warn(f"a step could not be compiled and runs as it is: {first}", stacklevel=2)
-        return Recorded(lambda carry: _next(self.way, carry, every), self.carry)
+        return Recorded(lambda carry: _next(self.way, carry, due), self.carry)
 
     def settle(self) -> None:
         """Wait for the last step, which may have found a fault."""
@@ -261,7 +319,8 @@ def _carry(way: Way, whole: Moment, stale: Tensor, rows: Tensor, step: int) -> C
     tally = Tally(whole.tally.steps[rows], whole.tally.calls[prompts], whole.tally.evaluations[rows])
     now = torch.full_like(rows[0], step)
     signal = _signal(way, state, now, torch.zeros_like(now))
-    return Carry(state, stale.clone(), tally, now, signal, rows)
+    every = torch.tensor(way.intervals(state), device=now.device)
+    return Carry(state, stale.clone(), tally, now, signal, rows, every)
 
 
 def _last_step(way: Way, state: State) -> int | None:

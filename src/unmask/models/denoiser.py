@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -23,6 +24,11 @@ class Head:
     weight: Tensor | None = None  # [V, D]
     bias: Tensor | None = None  # [V]
     absent: tuple[int, ...] = ()  # ids that are no part of the model's distribution
+
+    @cached_property
+    def closed(self) -> dict[tuple[int, ...], Tensor]:
+        """Ids -> the bias with -inf at these, [V] float32, once somebody has made it."""
+        return {}
 
     def logits(self, hidden: Tensor) -> Tensor:  # [R, D] -> [R, V], float32 or float64
         """Logits in float32 (float64 where the model is), the absent ids at -inf."""

@@ -6,6 +6,7 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,6 +88,11 @@ class Transformer:
             columns = torch.arange(length, device=self.device)[None]
             self._same[length] = columns, self.network.waves(columns)
         return self._same[length]
+
+    @cached_property
+    def recorded(self) -> list[Any]:
+        """What `replay` has recorded of walks with this network."""
+        return []
 
     @cached_property
     def _same(self) -> dict[int, tuple[Tensor, Pair | None]]:

@@ -57,7 +57,7 @@ class Reveal:
         scored = self.score(turn, candidates, offset)
         drawn = turn.draw(candidates) if turn.late and scored.drawn is None else scored.drawn
         late = turn.is_late(drawn.token) if turn.late and drawn is not None else torch.zeros_like(candidates)
-        ranking = rank(scored.order, candidates, late)
+        ranking = rank(scored.order, candidates, late if turn.late else None, scored.exact)
         count = self.count(turn, ranking, replace(scored, raw=scored.raw.masked_fill(late, -torch.inf)), left)
         if self.select_temperature > 0:
             ranking = self._select(ranking, scored.raw, late, count, turn)

@@ -21,6 +21,7 @@ class Scored:
     order: Tensor  # [B, L]
     raw: Tensor  # [B, L]
     drawn: Drawn | None = None  # the proposals, where the score needed them
+    exact: bool = False  # `order` has no rounding in it
 
 
 class Score(Protocol):
@@ -32,7 +33,7 @@ class Score(Protocol):
 def by_dice(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
     """A random order."""
     noise = turn.state.uniform(turn.step, Purpose.ORDER)
-    return Scored(noise, noise)
+    return Scored(noise, noise, exact=True)
 
 
 def by_confidence(turn: Turn, where: Tensor, offset: Tensor) -> Scored:

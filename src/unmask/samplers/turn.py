@@ -109,9 +109,16 @@ class Ranking:
 TIE = 64  # scores that differ by less than this many roundings of their kind are equal
 
 
-def rank(order: Tensor, candidates: Tensor, late: Tensor | None = None) -> Ranking:  # [B, L], [B, L] bool
-    """Largest `order` first; `late` candidates after all others; what is equal up to rounding from the left."""
+def rank(  # [B, L], [B, L] bool, [B, L] bool
+    order: Tensor, candidates: Tensor, late: Tensor | None = None, exact: bool = False
+) -> Ranking:
+    """Largest `order` first; `late` candidates after all others; what is equal up to rounding from the left.
+
+    `exact` scores are the same to the last bit wherever they are computed: a single sort does.
+    """
     values, columns = order.where(candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
+    if exact and late is None:
+        return Ranking(columns, candidates.sum(1))
     slack = TIE * torch.finfo(order.dtype).eps * values[:, :-1].abs().clamp(1, 1e30)
     apart = values[:, :-1] - values[:, 1:] > slack
     level = torch.nn.functional.pad(apart.long().cumsum(1), (1, 0))
