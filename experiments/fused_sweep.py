@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from unmask import fused, read
-from unmask.fused import Config
+from unmask.layout import Config, config_for
 from unmask.models import Head
 from unmask.read import Draw
 
@@ -169,7 +169,7 @@ def measure(shape: Shape, configs: list[Config | None], repeats: int) -> Iterato
     flops = 2 * int(p.where.sum()) * shape.depth * shape.width
     for config in configs:
         for name, run in runs(p, config).items():
-            row: dict[str, object] = {"shape": str(shape), "config": label(config or fused.config_for(p.hidden))}
+            row: dict[str, object] = {"shape": str(shape), "config": label(config or config_for(p.hidden))}
             try:
                 error, wrong = differences(name, run(), at, expected[name])
                 torch.cuda.synchronize()
@@ -198,7 +198,7 @@ def compile_one(job: tuple[Shape, Config | None]) -> None:
         try:
             run()
         except Exception as failed:
-            print(label(config or fused.config_for(p.hidden)), type(failed).__name__, failed, file=sys.stderr)
+            print(label(config or config_for(p.hidden)), type(failed).__name__, failed, file=sys.stderr)
 
 
 def main() -> None:

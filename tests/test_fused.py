@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from unmask import Recipe, decode_batch, dice, fused, load, read
 from unmask.dice import Purpose
-from unmask.fused import Config
+from unmask.layout import Config
 from unmask.models import Head
 from unmask.read import Draw
 
@@ -42,7 +43,7 @@ def raws(
     hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, config: Config | None = None
 ) -> tuple[read.Raw, ...]:
     """What the kernels find, and what the reference does."""
-    found = fused.weigh(hidden, head, where.to(DEVICE), tokens.to(DEVICE), config)
+    found, _ = fused.weigh(hidden, head, where.to(DEVICE), tokens.to(DEVICE), config)
     return read.Raw(*(t.cpu() for t in found)), read.weigh_reference(hidden.cpu().double(), exact(head), where, tokens)
 
 
@@ -148,6 +149,34 @@ def test_the_layout_does_not_matter(waves: int, group: int, flat: bool) -> None:
     same_drawn(*draws(hidden, head, where, noise, how, config), sure)
 
 
+@pytest.mark.parametrize("width", [65, 1000])
+def test_a_plain_draw_goes_on_from_what_was_kept(width: int) -> None:
+    """Also of rows that were taken over from others."""
+    hidden, head, where, tokens, noise = problem(width, 24, torch.float32)
+    head = replace(head, absent=(3,))
+    where, tokens, noise = where.to(DEVICE), tokens.to(DEVICE), noise.to(DEVICE)
+    _, pieces = fused.weigh(hidden, head, where, tokens, keep=True)
+    assert pieces is not None
+    expected = fused.draw(hidden, head, where, noise, 1.0)[:3]
+    for a, b in zip(fused.draw_from(pieces, hidden, head, where, noise), expected, strict=True):
+        assert torch.equal(a, b)
+
+    rows = torch.arange(len(where), device=DEVICE).flip(0)
+    rows[0] = 0
+    fewer = where[rows] & (noise > 0.4)
+    token, *logs = fused.draw(hidden[rows], head, fewer, noise, 1.0)[:3]
+    found, *others = fused.draw_from(pieces.take(rows), hidden[rows], head, fewer, noise)
+    assert torch.equal(found, token)
+    for a, b in zip(others, logs, strict=True):  # sums of other splits: rounded otherwise
+        same(a, b)
+
+
+def test_without_room_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, head, where, tokens, _ = problem(65, 24, torch.float32)
+    monkeypatch.setattr(fused, "MASSES", 4 * 65)
+    assert fused.weigh(hidden, head, where.to(DEVICE), tokens.to(DEVICE), keep=True)[1] is None
+
+
 def test_rounds_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, head, where, _, noise = problem(65, 24, torch.float32)
     args = hidden, head, where.to(DEVICE), noise.to(DEVICE), 1.0
@@ -221,7 +250,7 @@ def test_what_is_no_distribution_has_no_normaliser(value: float, where_bad: str)
     assert not found.normaliser[0, bad].isfinite().any()
     if where_bad == "all":
         assert torch.equal(found.normaliser.isneginf(), expected.normaliser.isneginf())
-    same_raw(*(read.Raw(*(getattr(raw, name)[:, ~bad] for name in vars(raw))) for raw in (found, expected)))
+    same_raw(*(read.Raw(*(getattr(raw, name)[:, ~bad] for name in read.RAW)) for raw in (found, expected)))
     assert ((found.best >= 0) & (found.best < 66)).all()
     noise = torch.full(where.shape, 0.5, dtype=torch.float64)
     for temperature in (0.0, 1.0, 0.5):
@@ -251,7 +280,7 @@ def test_nothing_is_done_where_nobody_asked() -> None:
     hidden = hidden.masked_fill(~where.to(DEVICE)[..., None], torch.nan)
     found, _ = raws(hidden, head, where, tokens)
     drawn, _ = draws(hidden, head, where, noise, Draw(1.0))
-    for name, value in {**vars(found), **vars(drawn)}.items():
+    for name, value in {**{name: getattr(found, name) for name in read.RAW}, **vars(drawn)}.items():
         assert not value[~where].any() and not value[where].isnan().any(), name
 
 
@@ -289,9 +318,12 @@ def test_strides() -> None:
 
 
 def test_only_the_asked_positions_are_listed() -> None:
-    where = torch.rand(3, 50, generator=torch.Generator().manual_seed(0)) < 0.3
-    index, count = fused._compact(where.to(DEVICE))
-    assert index[: int(count)].tolist() == where.flatten().nonzero()[:, 0].tolist() and len(index) == 150
+    where = torch.rand(3, 3000, generator=torch.Generator().manual_seed(0)) < 0.3
+    slot = torch.full(where.shape, -1, dtype=torch.int32, device=DEVICE)
+    index, count = fused._compact(where.to(DEVICE), slot)
+    asked = where.flatten().nonzero()[:, 0]
+    assert index[: int(count)].tolist() == asked.tolist() and len(index) == 9000
+    assert slot.flatten()[asked.to(DEVICE)].tolist() == list(range(len(asked))) and (slot.cpu()[~where] == -1).all()
 
 
 def test_frequencies() -> None:
@@ -366,7 +398,7 @@ def test_nothing_waits_and_a_graph_can_be_replayed() -> None:
 
     def all_of_it() -> list[Tensor]:
         noise = dice.uniform(key, key, step, columns, Purpose.TOKEN)
-        return [*fused.weigh(hidden, head, where, tokens), *fused.draw(hidden, head, where, noise, 0.7, (5,))]
+        return [*fused.weigh(hidden, head, where, tokens)[0], *fused.draw(hidden, head, where, noise, 0.7, (5,))]
 
     all_of_it()  # compiles
     torch.cuda.set_sync_debug_mode("error")

@@ -190,7 +190,14 @@ def advance(
     after = _remember(state, after, active & counted.any(1), rules)
     tally = replace(tally, steps=tally.steps + active)
     return Moment(
-        step if isinstance(step, int) else -1, after, state.tokens, active, entropy, resampled, turn.raw, tally
+        step if isinstance(step, int) else -1,
+        after,
+        state.tokens,
+        active,
+        entropy,
+        resampled,
+        replace(turn.raw, pieces=None),
+        tally,
     )
 
 
@@ -273,7 +280,8 @@ def _weigh(way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | N
     if not way.asks or bool(need.any()):
         assert sight.hidden is not None
         ask = _leads(way, first, need.any(1))[:, None] & need
-        fresh = way.weigh(sight.hidden, way.denoiser.head, ask, state.tokens)
+        keep = not way.asks and read.plain(_how(way, state))  # a walk that asks may know of positions from before
+        fresh = way.weigh(sight.hidden, way.denoiser.head, ask, state.tokens, keep)
         bad = ask & ~fresh.normaliser.isfinite()
         empty = bad & fresh.normaliser.isneginf()
         faults.note("empty", empty.any(1))
@@ -286,21 +294,25 @@ def _weigh(way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | N
 
 
 def _turn(way: Way, state: State, sight: Sight, step: Step, faults: Faults) -> Turn:
-    """What the sampler is given. The mask is never drawn."""
+    """What the sampler is given."""
     assert sight.hidden is not None and sight.raw is not None
-    hidden, raw, denoiser, rules = sight.hidden, sight.raw, way.denoiser, way.rules
-    mask = (state.vocab.mask,) if state.vocab.mask < denoiser.head.width else ()
-    outside = set(denoiser.head.absent)
-    how = replace(rules.draw, ban=tuple(sorted({*rules.draw.ban, *mask} - outside)))
+    hidden, raw, denoiser, how = sight.hidden, sight.raw, way.denoiser, _how(way, state)
 
     def draw(where: Tensor) -> Drawn:
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
             return read.most_probable(raw)
-        drawn = way.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how)
+        drawn = way.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how, raw)
         faults.note("banned", (where & drawn.log.isnan()).any(1))
         return drawn
 
-    return Turn(state, step, raw, draw, rules.late)
+    return Turn(state, step, raw, draw, way.rules.late)
+
+
+def _how(way: Way, state: State) -> Draw:
+    """How tokens are drawn. The mask never is."""
+    head, rule = way.denoiser.head, way.rules.draw
+    mask = (state.vocab.mask,) if state.vocab.mask < head.width else ()
+    return replace(rule, ban=tuple(sorted({*rule.ban, *mask} - set(head.absent))))
 
 
 def _act(way: Way, turn: Turn, active: Tensor, faults: Faults) -> State:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unmask.device import compiled, on
+from unmask.layout import Config, config_for
 from unmask.models.denoiser import Head
 
 MASSES = 1 << 27  # bytes of `mass` and `peaks` at a time; positions beyond it are drawn in a second round
@@ -23,42 +24,6 @@ MERGED = 16  # rows of a program that joins parts
 COMPACTED = 4096  # positions that are looked through at a time
 Fields = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 _Parts = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a sweep is laid out."""
-
-    rows: int = 128
-    columns: int = 256
-    depth: int = 64
-    warps: int = 8
-    stages: int = 3
-    programs: int = 1  # on a multiprocessor at a time
-    group: int = 16  # blocks of rows that share the cache
-    waves: int = 16  # pieces of work for a program, to share it out evenly
-    piece: int = 64  # columns that `pick` computes again
-    flat: bool = False  # tiles and depth in one loop
-    precision: str = "tf32x3"  # of a float32 product; ieee: every product in float32
-
-
-LARGE = (9, 10)  # compute capabilities with 227 KiB of shared memory
-SMALL = Config(64, 64, 32, 4, 3, 2)  # fits every device
-CPU = Config(16, 32, 16, 4, 1, 1, group=2, waves=2, piece=16, precision="ieee")  # Triton's interpreter
-
-
-def config_for(hidden: Tensor) -> Config:
-    """The layout for this shape and device: the best of experiments/fused_sweep.py on an H200 at depth 4,096 and 1,024
-    rows or more; for other depths by arithmetic."""
-    if not hidden.is_cuda:
-        return CPU
-    if torch.cuda.get_device_capability(hidden.device)[0] not in LARGE:
-        return SMALL
-    if hidden.dtype == torch.float32:
-        return Config(64, 128, 32, 4, 3, 2)
-    if hidden.shape[-1] <= 1024:
-        return Config(128, 128, 64, 4, 3, 2)  # the second program computes while the first one sums up
-    return Config(128, 256, 64, 8, 4)
 
 
 def usable(hidden: Tensor, head: Head, top_k: int | None = None, top_p: float | None = None) -> bool:
@@ -74,15 +39,48 @@ def usable(hidden: Tensor, head: Head, top_k: int | None = None, top_p: float | 
     )
 
 
-def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, config: Config | None = None) -> Fields:
-    """entropy, normaliser, top, second, best, standing at `where` [B, L]; zeros elsewhere."""
+@dataclass(frozen=True)
+class Pieces:
+    """What `weigh` summed up of each piece of the vocabulary: with it a draw at temperature 1 needs no second sweep."""
+
+    mass: Tensor  # [N, pieces]
+    peaks: Tensor  # [N, tiles]: what they are relative to
+    bases: Tensor  # [4, N]
+    slot: Tensor  # [B, L] int32: the row of a position in them, if it was asked about
+    config: Config
+
+    def take(self, rows: Tensor) -> Pieces:
+        """Of these rows of the batch."""
+        return replace(self, slot=self.slot[rows])
+
+
+def weigh(
+    hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, config: Config | None = None, keep: bool = False
+) -> tuple[Fields, Pieces | None]:
+    """entropy, normaliser, top, second, best, standing at `where` [B, L]; zeros elsewhere. To `keep`: also pieces, if
+    there is room for them."""
     best, numbers = _outputs(where)
+    pieces = None
     if where.numel():
         with on(hidden):
-            job = _job(hidden, head, where, config)
-            _merge(job, _sweep(job), best, numbers, tokens=tokens)
+            slot = torch.empty(where.shape, dtype=torch.int32, device=where.device) if keep else None
+            job = _job(hidden, head, where, config, slot)
+            if slot is not None and job.places <= job.most:
+                pieces = Pieces(*_masses(job), slot, job.config)
+            mass, peaks, bases = (None, None, None) if pieces is None else (pieces.mass, pieces.peaks, pieces.bases)
+            _merge(job, _sweep(job, mass, peaks), best, numbers, tokens=tokens, bases=bases)
     entropy, normaliser, standing, top, second = numbers.unbind()
-    return entropy, normaliser, top, second, best, standing
+    return (entropy, normaliser, top, second, best, standing), pieces
+
+
+def draw_from(pieces: Pieces, hidden: Tensor, head: Head, where: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """token, raw, log at `where` [B, L], at temperature 1; `weigh` must have been asked about these positions."""
+    token, numbers = _outputs(where)
+    if where.numel():
+        with on(hidden):
+            job = _job(hidden, head, where, pieces.config)
+            _pick(job, dice, token, numbers, pieces.mass, pieces.peaks, pieces.bases, pieces.slot.contiguous())
+    return token, numbers[0], numbers[1]
 
 
 def draw(
@@ -138,6 +136,11 @@ class _Job:
         return _ceil(len(self.weight), self.config.columns)
 
     @property
+    def most(self) -> int:
+        """Positions whose pieces `MASSES` has room for."""
+        return max(1, MASSES // (4 * self.tiles * (self.config.columns // self.config.piece + 1)))
+
+    @property
     def items(self) -> int:
         """The most pieces of work there can be, whatever is asked."""
         blocks = _ceil(self.places, self.config.rows)
@@ -149,13 +152,13 @@ class _Job:
         return (*self.hidden.shape[1:], len(self.weight), *self.hidden.stride(), *self.weight.stride())
 
 
-def _job(hidden: Tensor, head: Head, where: Tensor, config: Config | None) -> _Job:
+def _job(hidden: Tensor, head: Head, where: Tensor, config: Config | None, slot: Tensor | None = None) -> _Job:
     assert head.weight is not None
     config = config or config_for(hidden)
     processors = torch.cuda.get_device_properties(hidden.device).multi_processor_count if hidden.is_cuda else 2
     programs = processors * config.programs
     extra = _extra(head, head.absent, hidden.device)
-    return _Job(hidden, head.weight, extra, *_compact(where), config, programs, closed=extra)
+    return _Job(hidden, head.weight, extra, *_compact(where, slot), config, programs, closed=extra)
 
 
 def _under(job: _Job, head: Head, temperature: float, ban: tuple[int, ...]) -> _Job:
@@ -169,14 +172,15 @@ def _under(job: _Job, head: Head, temperature: float, ban: tuple[int, ...]) -> _
     return replace(job, closed=closed, banned=_ids(ban, device) if ban else None)
 
 
-def _compact(where: Tensor) -> tuple[Tensor, Tensor]:
-    """The positions asked as an index with room for all, and their number, without a look from the host."""
+def _compact(where: Tensor, slot: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The positions asked as an index with room for all, and their number, without a look from the host; `slot` gets
+    their places in it."""
     from unmask.kernels.compact import compact
 
     asked = where.contiguous()
     index = torch.empty(asked.numel(), dtype=torch.int64, device=asked.device)
     count = torch.empty(1, dtype=torch.int64, device=asked.device)
-    compact[(1,)](asked, index, count, asked.numel(), BLOCK=COMPACTED, num_warps=8)
+    compact[(1,)](asked, index, count, slot, asked.numel(), BLOCK=COMPACTED, num_warps=8)
     return index, count
 
 
@@ -209,11 +213,9 @@ def _outputs(where: Tensor) -> tuple[Tensor, Tensor]:
 
 def _rounds(job: _Job) -> list[_Job]:
     """The same in rounds of as many positions as `MASSES` allows."""
-    bytes_each = 4 * job.tiles * (job.config.columns // job.config.piece + 1)
-    most = max(1, MASSES // bytes_each)
     return [
-        replace(job, index=index, count=(job.count - begin * most).clamp(0, len(index)))
-        for begin, index in enumerate(torch.split(job.index, most))
+        replace(job, index=index, count=(job.count - begin * job.most).clamp(0, len(index)))
+        for begin, index in enumerate(torch.split(job.index, job.most))
     ]
 
 
@@ -283,23 +285,42 @@ def _merge(
     )
 
 
+def _masses(job: _Job) -> tuple[Tensor, Tensor, Tensor]:
+    """mass, peaks and bases, to be filled in."""
+    pieces = job.tiles * (job.config.columns // job.config.piece)
+    shapes = (job.places, pieces), (job.places, job.tiles), (4, job.places)
+    mass, peaks, bases = (torch.empty(*shape, device=job.hidden.device) for shape in shapes)
+    return mass, peaks, bases
+
+
 def _draw(job: _Job, dice: Tensor, token: Tensor, numbers: Tensor) -> None:
     """A token for every position of the job, and its numbers."""
+    mass, peaks, bases = _masses(job)
+    _merge(job, _sweep(job, mass, peaks), token, numbers, bases=bases)
+    _pick(job, dice, token, numbers, mass, peaks, bases)
+
+
+def _pick(
+    job: _Job,
+    dice: Tensor,
+    token: Tensor,
+    numbers: Tensor,
+    mass: Tensor,
+    peaks: Tensor,
+    bases: Tensor,
+    slot: Tensor | None = None,
+) -> None:
+    """Tokens by inverse CDF over the pieces, whose rows are the places of the job, or else `slot` says which."""
     from unmask.kernels.finish import pick
 
-    config, device = job.config, job.hidden.device
-    pieces = job.tiles * (config.columns // config.piece)
-    mass = torch.empty(job.places, pieces, device=device)
-    peaks = torch.empty(job.places, job.tiles, device=device)
-    bases = torch.empty(4, job.places, device=device)
-    _merge(job, _sweep(job, mass, peaks), token, numbers, bases=bases)
-    operands = job.hidden, job.weight, job.closed, job.index, job.count, dice.contiguous(), mass, peaks, bases
+    config, pieces = job.config, mass.shape[1]
+    operands = job.hidden, job.weight, job.closed, job.index, job.count, dice.contiguous(), slot, mass, peaks, bases
     pick[(job.places,)](
         *operands,
         token,
         numbers,
         *job.sizes,
-        job.places,
+        bases.shape[1],
         token.numel(),
         job.scale,
         BLOCK_N=config.columns,

@@ -117,7 +117,9 @@ class _Teacher:
     truth: Tensor  # [B, L] int64
     loss: Tensor  # [B, L] nats
 
-    def __call__(self, hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
+    def __call__(
+        self, hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw, raw: read.Raw | None = None
+    ) -> Drawn:
         raw = read.weigh(hidden, head, where, self.truth)
         self.loss = -raw.standing
         return Drawn(self.truth, raw.standing, raw.standing, raw.entropy, raw.top, raw.second)

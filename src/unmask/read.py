@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -32,9 +32,10 @@ class Raw:
     second: Tensor  # [B, L] and of the runner-up
     best: Tensor  # [B, L] int64: the most probable token, lowest id on ties
     standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
+    pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which a draw at temperature 1 may go on
 
 
-RAW = tuple(field.name for field in dataclasses.fields(Raw))
+RAW = tuple(one.name for one in dataclasses.fields(Raw) if one.name != "pieces")
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,27 @@ class Draw:
     ban: tuple[int, ...] = ()  # never drawn; entropies do not know of it
 
 
-def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
-    """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere."""
+def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, keep: bool = False) -> Raw:
+    """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere. `keep`: `plain` draws follow."""
     if fused.usable(hidden, head):
-        return Raw(*fused.weigh(hidden, head, where, tokens))
+        fields, pieces = fused.weigh(hidden, head, where, tokens, keep=keep)
+        return Raw(*fields, pieces=pieces)
     return weigh_reference(hidden, head, where, tokens)
 
 
-def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
-    """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere."""
+def plain(how: Draw) -> bool:
+    """Whether tokens are drawn from the model's own distribution."""
+    return how.temperature == 1 and how.top_k is None and (how.top_p is None or how.top_p >= 1) and not how.ban
+
+
+def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw, raw: Raw | None = None) -> Drawn:
+    """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere.
+
+    `raw`: what `weigh` found there. Where it kept its pieces, `plain` draws need no sweep, and what is elsewhere stays.
+    """
+    if raw is not None and raw.pieces is not None and plain(how):
+        drawn = fused.draw_from(raw.pieces, hidden, head, where, dice)
+        return Drawn(*drawn, raw.entropy, raw.top, raw.second)
     if fused.usable(hidden, head, how.top_k, how.top_p):
         return Drawn(*fused.draw(hidden, head, where, dice, how.temperature, how.ban))
     return draw_reference(hidden, head, where, dice, how)
@@ -187,9 +200,11 @@ def merge(new: Raw, old: Raw | None, where: Tensor) -> Raw:
     return dataclasses.replace(
         new,
         **{name: torch.where(where, getattr(new, name), getattr(old, name)) for name in RAW},
+        pieces=None,
     )
 
 
 def rows(raw: Raw, index: Tensor) -> Raw:
     """These rows, as `State.take` does it."""
-    return Raw(*(getattr(raw, name)[index] for name in RAW))
+    pieces = None if raw.pieces is None else raw.pieces.take(index)
+    return Raw(*(getattr(raw, name)[index] for name in RAW), pieces=pieces)

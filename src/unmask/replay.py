@@ -25,16 +25,15 @@ from unmask.models.compiled import is_compiled
 from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, Guided, layers
-from unmask.read import RAW, Raw
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
 from unmask.samplers.turn import Sampler
 from unmask.search import Resampled, Search
+from unmask.spread import MOVING, spread, spread_state
 from unmask.state import State
 
 MANY = 1 << 14  # positions from which a step's small operations are little beside its network: not worth compiling
 KEPT = 4  # kinds of step that stay recorded when a walk is over
-MOVING = ("tokens", "origin", "time", "entropy_sum", "entropy_weight", "entropy", "log_weight")  # fields of a State
 
 
 def walk(
@@ -205,15 +204,15 @@ def _recorded_walk(way: Way, state: State) -> Iterator[Moment]:
             moment = part.play()
             if not part.alive:  # it was over before this step
                 break
-            yield _spread(moment, whole, part.carry.rows)
+            yield spread(moment, whole, part.carry.rows)
             if part.planned_end:
                 break
             if 2 * len(part.alive) <= part.prompts:
-                whole = _spread(moment, whole, part.carry.rows)
+                whole = spread(moment, whole, part.carry.rows)
                 part = part.rest(whole)
                 used.append(part)
         part.settle()
-        finish(_spread_state(part.carry.state, whole.state, part.carry.rows))
+        finish(spread_state(part.carry.state, whole.state, part.carry.rows))
     finally:
         _keep(used)
 
@@ -328,49 +327,3 @@ def _last_step(way: Way, state: State) -> int | None:
     sampler = way.sampler
     planned = sampler.scheduled and not getattr(sampler, "carries", False) and not getattr(sampler, "fresh", False)
     return int(state.budget.max()) if planned else None
-
-
-# --- a part of a batch -> the whole batch ----------------------------------------------------------------------------
-
-
-def _spread(moment: Moment, whole: Moment, rows: Tensor) -> Moment:
-    """The moment of these rows as one of the whole batch, in which the others stand still."""
-    if len(rows) == len(whole.active):
-        return moment
-    k = moment.state.particles
-    prompts = rows[::k] // k
-    old, new = whole.tally, moment.tally
-    tally = Tally(
-        old.steps.index_copy(0, rows, new.steps),
-        old.calls.index_copy(0, prompts, new.calls),
-        old.evaluations.index_copy(0, rows, new.evaluations),
-    )
-    resampled = moment.resampled
-    if resampled is not None:
-        everyone = torch.arange(len(whole.active), device=rows.device)
-        nothing = torch.zeros(len(everyone) // k, dtype=torch.float64, device=rows.device)
-        unknown = torch.full_like(nothing, torch.nan)
-        resampled = Resampled(
-            everyone.index_copy(0, rows, rows[resampled.ancestors]),
-            whole.state.log_weight.index_copy(0, rows, resampled.log_weight),
-            nothing.index_copy(0, prompts, resampled.log_evidence),
-            unknown.index_copy(0, prompts, resampled.ess),
-            unknown.index_copy(0, prompts, resampled.strength),
-        )
-    pairs = ((getattr(whole.raw, name), getattr(moment.raw, name)) for name in RAW)
-    return Moment(
-        moment.step,
-        _spread_state(moment.state, whole.state, rows),
-        whole.state.tokens.index_copy(0, rows, moment.before),
-        torch.zeros_like(whole.active).index_copy(0, rows, moment.active),
-        torch.full_like(whole.entropy, torch.nan).index_copy(0, rows, moment.entropy),
-        resampled,
-        Raw(*(old.index_copy(0, rows, new) for old, new in pairs)),
-        tally,
-    )
-
-
-def _spread_state(part: State, whole: State, rows: Tensor) -> State:
-    if len(rows) == len(whole.tokens):
-        return part
-    return whole.replace(**{name: getattr(whole, name).index_copy(0, rows, getattr(part, name)) for name in MOVING})

@@ -102,11 +102,6 @@ def merge(
         tl.store(out + position, chance, mask=here)
         tl.store(out + positions + position, -bits * LN2, mask=here)
         tl.store(out + 2 * positions + position, entropy, mask=here)
-        if bases is not None:
-            tl.store(bases + place, high, mask=here)
-            tl.store(bases + places + place, total, mask=here)
-            tl.store(bases + 2 * places + place, own, mask=here)
-            tl.store(bases + 3 * places + place, owned, mask=here)
     else:
         token = tl.load(tokens + position, mask=here, other=0)
         known = here & (token < V)
@@ -115,21 +110,32 @@ def merge(
         tl.store(out + position, entropy, mask=here)
         tl.store(out + positions + position, high + tl.log2(total) * LN2, mask=here)
         tl.store(out + 2 * positions + position, stands, mask=here)
+        own, owned = high, total
+    if bases is not None:
+        tl.store(bases + place, high, mask=here)
+        tl.store(bases + places + place, total, mask=here)
+        tl.store(bases + 2 * places + place, own, mask=here)
+        tl.store(bases + 3 * places + place, owned, mask=here)
     tl.store(out + 3 * positions + position, -bits * LN2, mask=here)
     tl.store(out + 4 * positions + position, second, mask=here)
 
 
 @triton.jit(do_not_specialize=["index", "count", "L", "places", "positions"])
 def pick(
-    hidden, weight, extra, index, count, dice, mass, peaks, bases, token_out, out,  # pointers
+    hidden, weight, extra, index, count, dice, slot, mass, peaks, bases, token_out, out,  # pointers
     L, D, V, hb, hl, hd, wv, wd, places, positions, scale,
     BLOCK_N: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One row: the piece of the vocabulary by inverse CDF over `mass`, then the token within it."""
+    """One row: the piece of the vocabulary by inverse CDF over `mass`, then the token within it.
+
+    `slot` [positions]: the row of a position in `mass`, `peaks` and `bases`, if it is not its place here.
+    """
     place = tl.program_id(0).to(tl.int64)
     if place >= tl.load(count):
         return
     position = tl.load(index + place)
+    if slot is not None:
+        place = tl.load(slot + position).to(tl.int64)
     per: tl.constexpr = BLOCK_N // PIECE
     tiles = tl.cdiv(V, BLOCK_N)
     piece = tl.arange(0, PIECES)
