@@ -11,10 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask import Recipe, decode_batch, dice, fused, load, read
+from again import Again, Late
+from unmask import Recipe, decode_batch, dice, engine, fused, load, read, replay
+from unmask.decode import prepare
 from unmask.dice import Purpose
 from unmask.layout import Config
 from unmask.models import Head
+from unmask.prompt import from_prompt
 from unmask.read import Draw
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
@@ -434,3 +437,22 @@ def test_memory_above_the_inputs() -> None:
         before = torch.cuda.memory_allocated()
         run()
         assert torch.cuda.max_memory_allocated() - before <= 256 * 2**20
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "confidence", "p2", "draft-refine"])
+def test_a_recorded_walk_draws_from_what_it_kept(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resampled particles and twins, too; steps are run again instead of being replayed by a GPU."""
+    model, used = load("random", DEVICE), []
+    recipe = Recipe(sampler, "smc", length=10, temperature=1.0, particles=3, every=2, strength=50.0)
+    parts = prepare(model, [from_prompt(model, text, 10) for text in ("ab", "cde")], [0, 1], recipe)
+    expected = [moment.state.tokens.tolist() for moment in engine.walk(*parts)]
+    real = fused.draw_from
+    monkeypatch.setattr(fused, "draw_from", lambda *given: used.append(1) or real(*given))
+    monkeypatch.setattr(fused, "usable", lambda hidden, head, *filters: True)
+    monkeypatch.setattr(replay, "Recorded", Again)
+    monkeypatch.setattr(replay, "Signals", Late)
+    denoiser, state, *rest = parts
+    way = engine.Way(denoiser, *rest, asks=False)
+    found = [moment.state.tokens.tolist() for moment in replay._recorded_walk(way, state)]
+    assert found == expected
+    assert len(used) >= len(expected) - 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from again import Again, Late
 from unmask import SAMPLERS, SEARCHES, Recipe, engine, load, replay
 from unmask.background import count
 from unmask.engine import Moment, Way
@@ -18,33 +18,6 @@ from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import random_transformer
 from unmask.models.wrap import Guided
 from unmask.prompt import Text, from_canvas, from_prompt, start
-
-
-class Again:
-    """Stands in for a recorded graph: moves the carried tensors on in place."""
-
-    def __init__(self, step: Callable[[replay.Carry], tuple[replay.Carry, Moment]], carry: replay.Carry) -> None:
-        self.step, self.carry = step, carry
-
-    def play(self, step: int) -> Moment:
-        after, moment = self.step(self.carry)
-        before = moment.before.clone()
-        replay.copy(after.tensors, self.carry.tensors)
-        return replace(moment, step=step, before=before, state=self.carry.state, tally=self.carry.tally)
-
-
-class Late:
-    """Stands in for signals: what is read is a step old."""
-
-    def __init__(self, signal: torch.Tensor) -> None:
-        self.signal, self.sent = signal, {}
-
-    def send(self, step: int) -> None:
-        self.sent[step] = self.signal.tolist()
-
-    def read(self, step: int) -> list[int]:
-        assert step >= max(self.sent) - 1
-        return self.sent[step]
 
 
 @pytest.fixture(autouse=True)
