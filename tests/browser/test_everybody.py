@@ -131,15 +131,28 @@ def test_scales_of_colours_are_even(prose: list[Event], show: Open) -> None:
 
 
 def test_paper(board: list[Event], show: Open, tmp_path: Path) -> None:
+    """Printed from a dark screen: the page is light, and so are the pictures, which are drawn again for it."""
     page = show(board, color_scheme="dark")
+    page.evaluate(
+        """() => {
+          window.drawn = [];
+          const it = document.querySelector(".one canvas");
+          const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+          const note = () => {
+            probe.drawImage(it, -Math.round(it.width / 6), -9);
+            drawn.push([it.width, [...probe.getImageData(0, 0, 1, 1).data]]);
+          };
+          note();
+          for (const when of ["beforeprint", "afterprint"]) window.addEventListener(when, note);
+        }"""
+    )
+    page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
+    before, printed, after = page.evaluate("drawn")
+    assert max(before[1][:3]) < 60 and before == after  # a given cell: dark
+    assert min(printed[1][:3]) > 230 and printed[0] == 2 * before[0]  # light, and sharper
     page.emulate_media(media="print", color_scheme="dark")
     settle(page)
     assert not page.get_by_role("slider").is_visible() and not page.locator(".play").is_visible()
     assert page.locator("table").is_visible() and page.locator(".plots canvas").first.is_visible()
     assert page.evaluate(LUMINANCE, page.evaluate("getComputedStyle(document.body).backgroundColor")) > 0.9
-    clue = page.locator(".one canvas").evaluate(
-        "(it) => [...it.getContext('2d').getImageData(it.width / 6, 8, 1, 1).data]"
-    )
-    assert min(clue[:3]) > 230, clue  # a given cell has the colour of paper, not of the dark page
-    page.pdf(path=tmp_path / "report.pdf", format="A4")
-    assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")

@@ -10,9 +10,11 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// A canvas of so many CSS pixels, wiped. Printers get twice the pixels of a plain screen.
+export const printer = { on: false }; // whether pictures are for paper, which has more pixels than a plain screen
+
+// A canvas of so many CSS pixels, wiped.
 export function surface(canvas, wide, high) {
-  const ratio = Math.min(Math.max(window.devicePixelRatio || 1, window.matchMedia("print").matches ? 2 : 1), 3);
+  const ratio = Math.min(Math.max(window.devicePixelRatio || 1, printer.on ? 2 : 1), 3);
   const [across, down] = [Math.max(1, Math.round(wide * ratio)), Math.max(1, Math.round(high * ratio))];
   if (canvas.width !== across || canvas.height !== down) {
     canvas.width = across;

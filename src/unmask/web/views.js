@@ -1,7 +1,7 @@
 // Events -> everything there is to see of a walk. `mount(element)` gives a view; `view.add(event)` takes a start, the
 // steps and the end one at a time while they happen, `view.addAll(events)` takes a whole trace.
 
-import { make, short, surface, theme } from "./draw.js";
+import { make, printer, short, surface, theme } from "./draw.js";
 import { gradient } from "./palette.js";
 import { build } from "./parts.js";
 import { drawBoard, drawBoards, drawStrips, drawText, layout, particleAt, textFont } from "./replay.js";
@@ -34,19 +34,18 @@ class View {
     this.again = () => this.refresh();
     this.sizes = new ResizeObserver(() => this._wide() !== this.drawnWide && this.refresh());
     this.sizes.observe(this.parts.body);
-    this.media = ["(prefers-color-scheme: dark)", "print"].map((query) => window.matchMedia(query));
-    for (const media of this.media) media.addEventListener("change", this.again);
-    // a printer does not wait for the next frame
-    this.printing = () => this.trace.start && this._paint(true);
-    window.addEventListener("beforeprint", this.printing);
+    this.dark = window.matchMedia("(prefers-color-scheme: dark)");
+    this.dark.addEventListener("change", this.again);
+    this.printing = (event) => this._paper(event.type === "beforeprint");
+    for (const when of ["beforeprint", "afterprint"]) window.addEventListener(when, this.printing);
   }
 
   remove() {
     this.pause();
     cancelAnimationFrame(this.frame);
     this.sizes.disconnect();
-    for (const media of this.media) media.removeEventListener("change", this.again);
-    window.removeEventListener("beforeprint", this.printing);
+    this.dark.removeEventListener("change", this.again);
+    for (const when of ["beforeprint", "afterprint"]) window.removeEventListener(when, this.printing);
     this.element.replaceChildren();
   }
 
@@ -166,6 +165,13 @@ class View {
       this.frame = 0;
       this._paint(this.stale);
     });
+  }
+
+  // Draw for paper, or for the screen again; a printer does not wait for the next frame.
+  _paper(on) {
+    printer.on = on;
+    this.element.classList.toggle("paper", on);
+    if (this.trace.start) this._paint(true);
   }
 
   _wide() {
