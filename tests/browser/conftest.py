@@ -74,7 +74,7 @@ def words() -> list[Event]:
 # --- the browser -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # and no longer: other tests count the children of this process
 def browser() -> Iterator[Browser]:
     if CHROMIUM is None and not NEEDED:
         pytest.skip("no chromium: apt-get install chromium")

@@ -5,7 +5,9 @@ import { mount } from "./views.js";
 const SLICE = 100; // milliseconds of reading after which the page may breathe
 
 async function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let place = 0; place < letters.length; place++) bytes[place] = letters.charCodeAt(place);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return (await new Response(stream).text()).split("\n").filter(Boolean);
 }
