@@ -2,13 +2,24 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-lmeval check format clean
+.PHONY: demo test test-lmeval chromium images check format clean
 
 demo: .venv/ready
 	$(BIN)/unmask demo
 
-test: .venv/ready
+test: .venv/ready chromium
 	$(BIN)/python -m pytest -n auto
+
+# The browser tests drive Debian's Chromium, which is installed where that is allowed.
+chromium:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	    && { apt-get install -y -qq --no-install-recommends chromium || { apt-get update -qq \
+	    && apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null 2>&1; } \
+	    || echo "no chromium, and it cannot be installed here: the browser tests are skipped"
+
+# The pictures in docs/img.
+images: .venv/ready chromium
+	$(BIN)/python -m pytest tests/browser --images docs/img
 
 # lm-eval brings 650 MB of other packages, so it has an environment of its own, over the other one.
 test-lmeval: .venv-lmeval/ready

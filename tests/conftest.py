@@ -20,3 +20,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("UNMASK_DATA"),
         help="folder with the files of the public benchmarks (sudoku4/, countdown/, math/, code/); docs/tasks.md",
     )
+    parser.addoption(
+        "--images", default=None, help="folder for pictures of larger reports, taken by the browser tests (docs/img)"
+    )

@@ -16,9 +16,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 ORDER = (
     "interrupt errors sandbox lock stats memory device clock chart interval sudoku countdown philox dice state "
     "faults models entropy kernels layout fused read background corpus samplers search engine spread replay "
-    "prompt trace recipe shipped decode likelihood tasks rows bench compare judge floor speed train puzzles "
-    "paths noised theory calibrate texts study lmargs lmrows unmask lmeval origin show paper flags modelcli "
-    "puzzlecli evalcli judgecli theorycli papercli speedcli demo commands parser cli __main__"
+    "prompt trace page recipe shipped result decode likelihood tasks rows bench compare judge floor speed train "
+    "puzzles paths noised theory calibrate texts study lmargs lmrows unmask lmeval origin show paper flags "
+    "modelcli puzzlecli reportcli evalcli judgecli theorycli papercli speedcli demo commands parser cli __main__"
 ).split()
 
 

@@ -7,9 +7,7 @@ import operator
 import time
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +23,8 @@ from unmask.models.wrap import Guided
 from unmask.prompt import Canvas, Text, from_canvas, from_prompt, start
 from unmask.recipe import Recipe
 from unmask.replay import walk
+from unmask.result import Particle as Particle
+from unmask.result import Result as Result
 from unmask.samplers.turn import Sampler
 from unmask.search import Resampled, Search, lowest, majority
 from unmask.state import State, Vocab
@@ -32,80 +32,6 @@ from unmask.trace import Event
 
 Answer = Callable[[str], Hashable | None]
 Watch = Callable[[Event], None]
-
-
-@dataclass(frozen=True)
-class Particle:
-    """One path that was walked to its end. Entropies are bits."""
-
-    tokens: list[int]  # the whole canvas
-    text: str  # what was generated after a prompt, or the filled canvas
-    path_entropy: float
-    state_entropy: list[float | None]  # along its own ancestry, step by step; None where nothing was masked
-    steps: int
-    origin: int  # the particle in which its lineage began
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came out for one prompt or canvas."""
-
-    particles: list[Particle]
-    chosen: int
-    recipe: Recipe
-    seed: int
-    calls: int  # times the network ran for it
-    evaluations: int  # rows that went through the network for it
-    log_evidence: float  # nats; 0 without resampling
-    seconds: float  # of the whole batch that it was decoded in
-
-    @property
-    def best(self) -> Particle:
-        return self.particles[self.chosen]
-
-    @property
-    def text(self) -> str:
-        return self.best.text
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.best.tokens
-
-    @property
-    def path_entropy(self) -> float:
-        return self.best.path_entropy
-
-    @property
-    def steps(self) -> int:
-        """Steps of the longest path."""
-        return max(particle.steps for particle in self.particles)
-
-    @property
-    def lineages(self) -> int:
-        """How many of the first particles have descendants."""
-        return len({particle.origin for particle in self.particles})
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "text": self.text,
-            "path_entropy": self.path_entropy,
-            "state_entropy": self.best.state_entropy,
-            "chosen": self.chosen,
-            "steps": self.steps,
-            "calls": self.calls,
-            "evaluations": self.evaluations,
-            "log_evidence": self.log_evidence,
-            "lineages": self.lineages,
-            "seconds": self.seconds,
-            "seed": self.seed,
-            "recipe": self.recipe.to_dict(),
-            "tokens": self.tokens,
-            "particles": [
-                {"text": p.text, "path_entropy": p.path_entropy, "steps": p.steps, "origin": p.origin}
-                for p in self.particles
-            ],
-        }
 
 
 def decode(
@@ -155,7 +81,7 @@ def decode_batch(
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
     moments: list[tuple[Tensor, Resampled | None]] = []
     with ExitStack() as stack:
-        tell = _listeners(stack, trace, watch)
+        tell = _listeners(stack, model, trace, watch)
         if tell:
             tell(_start_event(denoiser, rows, recipe, keys, search.particles))
         for moment in walk(denoiser, state, sampler, search, rules):
@@ -297,10 +223,13 @@ def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[
 # --- events that only a whole decode knows ---------------------------------------------------------------------------
 
 
-def _listeners(stack: ExitStack, trace: str | Path | None, watch: Watch | None) -> Watch | None:
+def _listeners(stack: ExitStack, model: Denoiser, trace: str | Path | None, watch: Watch | None) -> Watch | None:
     """One function that writes an event to the trace file and hands it to the watcher; None if nobody listens."""
+    if trace is None and watch is None:
+        return None
+    spell = traces.spelling(model.tokenizer, model.vocab)
     if trace is None:
-        return watch
+        return lambda event: watch(spell(event)) if watch else None
     try:
         file = stack.enter_context(Path(trace).open("w", encoding="utf-8"))  # noqa: SIM115
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
@@ -309,6 +238,7 @@ def _listeners(stack: ExitStack, trace: str | Path | None, watch: Watch | None) 
         ) from None
 
     def tell(event: Event) -> None:
+        event = spell(event)
         file.write(json.dumps(event) + "\n")
         if watch is not None:
             watch(event)

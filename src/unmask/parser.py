@@ -18,6 +18,7 @@ from unmask import (
     modelcli,
     papercli,
     puzzlecli,
+    reportcli,
     speedcli,
     theorycli,
 )
@@ -93,6 +94,13 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
   unmask puzzles sudoku --count 20 --clues 28 -o puzzles.txt
   unmask puzzles countdown --count 20 --numbers 4 -o problems.jsonl
   unmask puzzles sudoku --count 1000 --solved -o grids.txt""",
+    ),
+    "report": (
+        reportcli.run_report,
+        "Make one page of a trace that replays it: canvases, entropy curves, genealogy, particles. No network.",
+        """\
+  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
+  unmask report path.jsonl -o path.html""",
     ),
     "score": (
         theorycli.run_score,
@@ -261,6 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     theorycli.add_calibrate(made["calibrate"])
     papercli.add_paper(made["paper"])
     puzzlecli.add_puzzles(made["puzzles"])
+    reportcli.add_report(made["report"])
     speedcli.add_bench(made["bench"])
     for name in ("samplers", "searches", "models", "recipes"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")

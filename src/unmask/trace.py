@@ -2,14 +2,14 @@
 
 Three kinds of event. `start`: what is decoded, one canvas a prompt. `step`: what one turn of the loop did. `end`: what
 came out. Rows are `prompt * particles + particle`, columns count from a row's first real token, entropies are bits.
-A trace is complete: replaying it needs no model.
+A trace is complete: replaying it needs no model, and `words` has the strings of tokens as they first come up.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import Tensor
 from unmask.engine import Moment
 from unmask.entropy import bits
 from unmask.errors import InputError
+from unmask.models.denoiser import Tokenizer
+from unmask.state import Vocab
 
 VERSION = 1
 Event = dict[str, Any]
@@ -56,6 +58,28 @@ def step_event(moment: Moment) -> Event:
     event["calls"] = moment.tally.calls.tolist()
     event["evaluations"] = moment.tally.evaluations.view(-1, k).sum(1).tolist()
     return event
+
+
+def spelling(tokenizer: Tokenizer, vocab: Vocab) -> Callable[[Event], Event]:
+    """A function that adds `words` to an event: [token, its string] for each token that no event before it had."""
+    known = {vocab.mask}
+
+    def spell(event: Event) -> Event:
+        there = {token for canvas in event.get("canvases", []) for token in canvas}
+        there |= {token for _, _, token, _ in event.get("changes", [])}
+        new = sorted(there - known)
+        known.update(new)
+        return {**event, "words": [[token, _word(tokenizer, vocab, token)] for token in new]} if new else event
+
+    return spell
+
+
+def _word(tokenizer: Tokenizer, vocab: Vocab, token: int) -> str:
+    """What a token is in the middle of a text: some tokenizers write no blank before the first."""
+    once, twice = tokenizer.decode([token]), tokenizer.decode([token, token])
+    if not once:
+        return "⟨eos⟩" if token in vocab.eos else f"⟨{token}⟩"
+    return (twice.removeprefix(once) if twice.startswith(once) else "") or once
 
 
 def numbers(values: Tensor) -> list[float | None]:

@@ -1,0 +1,86 @@
+"""The views as modules of a page: events one at a time, two views, few kept states."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from screen import Open, large, settle
+
+from unmask import trace
+from unmask.page import WEB
+from unmask.trace import Event
+
+LIVE = """<!doctype html><html><head><link rel="stylesheet" href="/base.css"><link rel="stylesheet" href="/views.css">
+<link rel="stylesheet" href="/media.css"><link rel="icon" href="data:,"></head>
+<body><div id="a"></div><div id="b"></div><script type="module">
+import { mount } from "/views.js";
+window.views = ["a", "b"].map((id) => mount(document.getElementById(id)));
+</script></body></html>"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        if self.path != "/":
+            return super().do_GET()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(LIVE.encode())
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(WEB)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_few_states_are_kept_where_they_are_large(site: str, show: Open) -> None:
+    page = show(site, wait="() => window.views")
+    events = list(large(particles=4, columns=200, every=7))
+    many, wrong = page.evaluate(
+        """async ([events, states]) => {
+          const { Trace } = await import("/trace.js");
+          const trace = new Trace(9 * 4 * 200 * 12);
+          for (const event of events) trace.add(event);
+          const order = [...states.keys()].map((step) => (step * 73) % states.length);
+          const differs = (step) => trace.at(step).tokens.some((token, cell) => token !== states[step][cell]);
+          const wrong = order.filter(differs);
+          return [trace.kept.length, wrong];
+        }""",
+        [events, [[*itertools.chain(*state)] for state in trace.replay(events)]],
+    )
+    assert 4 <= many <= 9 and wrong == []
+
+
+def test_events_one_at_a_time_in_two_views(board: list[Event], prose: list[Event], site: str, show: Open) -> None:
+    page = show(site, wait="() => window.views")
+    for number in range(max(len(board), len(prose))):
+        for place, events in enumerate((board, prose)):
+            if number < len(events):
+                page.evaluate("([place, event]) => views[place].add(event)", [place, events[number]])
+        if number == 4:
+            settle(page)
+            assert page.evaluate("views.map((view) => view.step)") == [4, 4]  # they follow
+            page.evaluate("views[0].go(2)")
+    settle(page)
+    assert page.evaluate("views.map((view) => view.step)") == [2, len(prose) - 2]  # who looks back is left alone
+    for place, events in enumerate((board, prose)):
+        found = page.evaluate("(place) => [...views[place].trace.last.tokens]", place)
+        assert found == [*itertools.chain(*list(trace.replay(events))[-1])]
+    assert page.locator("#a tr.chosen").count() == page.locator("#b tr.chosen").count() == 1
+    page.evaluate("(events) => { views[0].addAll(events); views[1].remove(); }", prose)  # another walk, and no more
+    settle(page)
+    assert page.locator("#a h2.model").text_content() == "text" and page.locator("#b canvas").count() == 0
+    assert page.locator("#a .both.board").count() == 0
