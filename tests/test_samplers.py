@@ -400,3 +400,16 @@ def test_time() -> None:
 def test_every_sampler_says_what_it_is() -> None:
     for name, build in SAMPLERS.items():
         assert build.__doc__ and build.__doc__.splitlines()[0].endswith("."), name
+
+
+def test_counting_ranks_as_sorting_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randint(0, 5, (40, 9), generator=generator).double()  # many ties
+    candidates = torch.rand(40, 9, generator=generator) < 0.6
+    count = torch.randint(0, 12, (40,), generator=generator)
+    one = rank(order, candidates, exact=True)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    other = rank(order, candidates, exact=True)
+    assert type(one) is not type(other)
+    assert torch.equal(one.columns, other.columns) and torch.equal(one.candidates, other.candidates)
+    assert torch.equal(one.first(count), other.first(count))

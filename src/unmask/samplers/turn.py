@@ -83,8 +83,8 @@ class Sampler(Protocol):
 class Ranking:
     """Candidate positions, best first; ties go to the lowest column."""
 
-    columns: Tensor  # [B, L] int64: the column at each rank
     candidates: Tensor  # [B] int64: how many ranks are real
+    columns: Tensor  # [B, L] int64: the column at each rank
 
     @property
     def number(self) -> Tensor:  # [L] int64
@@ -106,7 +106,18 @@ class Ranking:
         return torch.zeros_like(taken).scatter(1, self.columns, taken)
 
 
+@dataclass(frozen=True)
+class Counted(Ranking):
+    """The same, where for each column it is known how many candidates come before it."""
+
+    before: Tensor  # [B, L] int64; elsewhere than at candidates L
+
+    def first(self, count: Tensor) -> Tensor:
+        return self.before < torch.minimum(count, self.candidates)[:, None]
+
+
 TIE = 64  # scores that differ by less than this many roundings of their kind are equal
+COUNTED = 2048  # columns up to which comparing all with all, compiled, is faster than a sort
 
 
 def rank(  # [B, L], [B, L] bool, [B, L] bool
@@ -116,16 +127,29 @@ def rank(  # [B, L], [B, L] bool, [B, L] bool
 
     `exact` scores are the same to the last bit wherever they are computed: a single sort does.
     """
+    length = order.shape[1]
+    if exact and late is None and torch.compiler.is_compiling() and length <= COUNTED:
+        return _counted(order, candidates)
     values, columns = order.where(candidates, -torch.inf).sort(dim=1, descending=True, stable=True)
     if exact and late is None:
-        return Ranking(columns, candidates.sum(1))
+        return Ranking(candidates.sum(1), columns)
     slack = TIE * torch.finfo(order.dtype).eps * values[:, :-1].abs().clamp(1, 1e30)
     apart = values[:, :-1] - values[:, 1:] > slack
     level = torch.nn.functional.pad(apart.long().cumsum(1), (1, 0))
     group = torch.where(candidates, 0 if late is None else late.long(), 2).gather(1, columns)
-    length = order.shape[1]
     place = ((group * length + level) * length + columns).argsort(dim=1)
-    return Ranking(columns.gather(1, place), candidates.sum(1))
+    return Ranking(candidates.sum(1), columns.gather(1, place))
+
+
+def _counted(order: Tensor, candidates: Tensor) -> Counted:
+    """Every column against every other; a compiler makes one small kernel of it."""
+    mine, other = order[:, :, None], order[:, None, :]
+    number = torch.arange(order.shape[1], device=order.device)
+    ahead = (other > mine) | ((other == mine) & (number[None, :] < number[:, None]))
+    before = (ahead & candidates[:, None, :]).sum(2).where(candidates, order.shape[1])
+    rest = candidates.sum(1, keepdim=True) + (~candidates).long().cumsum(1) - 1
+    columns = torch.zeros_like(before).scatter(1, before.where(candidates, rest), number.expand_as(before))
+    return Counted(candidates.sum(1), columns, before)
 
 
 def masked_share(state: State) -> Tensor:  # [B] float64
