@@ -18,7 +18,7 @@ ORDER = (
     "models entropy kernels fused read background corpus samplers search engine replay prompt trace recipe shipped "
     "decode likelihood tasks rows bench compare judge floor speed train puzzles paths noised theory calibrate texts "
     "study lmargs lmrows unmask lmeval origin show paper flags modelcli puzzlecli evalcli judgecli theorycli papercli "
-    "speedcli demo commands parser cli __main__"
+    "speedcli server servecli demo commands parser cli __main__"
 ).split()
 
 
