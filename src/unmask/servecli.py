@@ -40,7 +40,7 @@ def run_serve(args: Namespace) -> None:
     names = list(dict.fromkeys(args.model or EMBEDDED))
     if args.token == "":
         raise InputError("the token is empty", f"give one, or set {TOKEN}")
-    given = {field: getattr(args, field) for field, _, _ in LIMITS.values()}
+    given = {field: getattr(args, f"limit_{field}") for field, _, _ in LIMITS.values()}
     limits = Limits(**given)
     shop = Shop({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
     serve(
@@ -69,6 +69,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("limits")
     for flag, (name, default, text) in LIMITS.items():
         kind = float if isinstance(default, float) else int
-        group.add_argument(flag, dest=name, type=kind, default=default, metavar="N", help=f"{text} [{default:g}]")
+        group.add_argument(
+            flag, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{default:g}]"
+        )
     add_model(parser)
     flags.add(parser)

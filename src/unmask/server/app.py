@@ -88,7 +88,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"model": replies.Error, "description": "Too many wait already"},
     "default": {"model": replies.Error, "description": "Any other error"},
 }
-STREAM = {"text/event-stream": {"schema": {"type": "string"}}}
+SENT = {"event": {"type": "string", "enum": ["start", "step", "end", "error"]}, "data": {"type": "string"}}
+STREAM = {"text/event-stream": {"schema": {"type": "object", "properties": SENT, "required": ["data"]}}}
 OUTER = APIRouter()
 INNER = APIRouter(responses=ERRORS)
 
@@ -176,7 +177,7 @@ async def _complete(request: Request, body: Body) -> Response:
     try:
         if not order.stream:
             return JSONResponse(await unless_gone(request, visit.answer(writer)))
-        first = await unless_gone(request, visit.next())
+        first = await unless_gone(request, visit.first())
     except BaseException:
         visit.end()
         raise
@@ -194,7 +195,7 @@ async def paths(request: Request, body: schemas.Paths) -> Response:
     visit = Visit(await _order(request, body), request.app.state.batcher, events=True)
     visit.begin()
     try:
-        first = await unless_gone(request, visit.next())
+        first = await unless_gone(request, visit.first())
     except BaseException:
         visit.end()
         raise

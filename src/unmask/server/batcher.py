@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from unmask.decode import Result, decode_batch
 from unmask.errors import UnmaskError
@@ -144,7 +144,7 @@ class Batcher:
                 return
             self.running = batch
             try:
-                self._decode(batch, alone=len(batch) == 1)
+                self._decode(batch)
             except BaseException as error:  # our own mistake: tell those who wait, and go on
                 self._log(error)
                 for job in batch:
@@ -190,43 +190,48 @@ class Batcher:
                 self._end(job, late(self.limits))
         self.waiting = [job for job in self.waiting if not job.over]
 
-    def _decode(self, batch: Sequence[Job], alone: bool) -> None:
+    def _decode(self, batch: Sequence[Job]) -> None:
         """Decode; after a failure, each by itself."""
         if not batch:
             return
-        first, began = batch[0], time.monotonic()
-        tops = [job.logprobs for job in batch if job.logprobs is not None]
+        began = time.monotonic()
         self.metrics.observe("unmask_batch_choices", len(batch))
-        for job in batch:
-            job.heard = 0
         try:
-            results = decode_batch(
-                self.models[first.model],
-                [job.ids for job in batch] if first.prompted else None,
-                canvases=None if first.prompted else [job.ids for job in batch],
-                recipe=first.recipe,
-                seeds=[job.seed for job in batch],
-                watch=self._watch(batch),
-                logprobs=max(tops) if tops else None,
-            )
+            results = self._results(batch)
         except Stopped:
             return
         except Exception as error:
-            if alone:
+            results = None
+            if len(batch) == 1:
                 if not isinstance(error, UnmaskError):
                     self._log(error)
-                self._end(first, error)
+                self._end(batch[0], error)
                 return
+        if results is None:
             self.metrics.add("unmask_retried_total", len(batch))
             for job in batch:
                 if not job.over:
-                    self._decode([job], alone=True)
+                    self._decode([job])
             return
         for job, result in zip(batch, results, strict=True):
-            own = replace(result, recipe=job.recipe.replace(seed=job.seed)) if _small(job.seed) else result
             self.metrics.add("unmask_evaluations_total", result.evaluations, model=job.model)
             self.metrics.observe("unmask_wait_seconds", began - job.asked)
-            self._end(job, Done(own, began - job.asked, len(batch)))
+            self._end(job, Done(result, began - job.asked, len(batch)))
+
+    def _results(self, batch: Sequence[Job]) -> list[Result]:
+        first, ids = batch[0], [job.ids for job in batch]
+        tops = [job.logprobs for job in batch if job.logprobs is not None]
+        for job in batch:
+            job.heard = 0
+        return decode_batch(
+            self.models[first.model],
+            ids if first.prompted else None,
+            canvases=None if first.prompted else ids,
+            recipe=first.recipe,
+            seeds=[job.seed for job in batch],
+            watch=self._watch(batch),
+            logprobs=max(tops) if tops else None,
+        )
 
     def _watch(self, batch: Sequence[Job]) -> Callable[[Event], None]:
         """Hands events to those who listen, and stops a walk that nobody waits for."""
@@ -265,8 +270,3 @@ def late(limits: Limits) -> Refusal:
 
 def _is_late(end: Done | BaseException) -> bool:
     return isinstance(end, Refusal) and end.status == 408
-
-
-def _small(seed: int) -> bool:
-    """Whether a recipe can hold it."""
-    return -(2**63) <= seed < 2**63

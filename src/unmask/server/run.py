@@ -42,6 +42,7 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
+        found.listen(2048)  # from here on clients may come; they wait until the server runs
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot listen at {host} port {port}", f"{reason}; give another --host or --port") from None

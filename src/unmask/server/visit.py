@@ -78,6 +78,20 @@ class Visit:
             raise refusal(heard)
         return index, heard
 
+    async def first(self) -> list[tuple[int, Event | Done]]:
+        """What is said until the first step is taken: an error before it still has a status of its own."""
+        said = [await self.next()]
+        while isinstance(said[-1][1], dict) and said[-1][1]["event"] == "start":
+            said.append(await self.next())
+        return said
+
+    async def _from(self, first: list[tuple[int, Event | Done]]) -> AsyncIterator[tuple[int, Event | Done]]:
+        """What was said already, then whatever follows."""
+        for message in first:
+            yield message
+        while True:
+            yield await self.next()
+
     async def answer(self, writer: Writer) -> dict[str, Any]:
         """All of it, at once."""
         found: dict[int, Said] = {}
@@ -96,19 +110,16 @@ class Visit:
         self.batcher.metrics.add("unmask_tokens_total", one.decided, kind="shown")
         return one
 
-    async def stream(self, writer: Writer, first: tuple[int, Event | Done]) -> AsyncIterator[bytes]:
+    async def stream(self, writer: Writer, first: list[tuple[int, Event | Done]]) -> AsyncIterator[bytes]:
         """Chunks as OpenAI sends them: text as it settles, or the events of a search and then its text."""
         try:
             found: dict[int, Said] = {}
             settled = [Settled(one, self.order.model.tokenizer, self.order.stop) for one in self.follows]
-            message = first
-            while True:
-                index, heard = message
+            async for index, heard in self._from(first):
                 for chunk in self._chunks(writer, index, heard, settled[index], found):
                     yield sse(chunk)
                 if len(found) == len(self.jobs):
                     break
-                message = await self.next()
             if self.order.usage:
                 yield sse(writer.last(list(found.values())))
             yield sse("[DONE]")
@@ -137,13 +148,13 @@ class Visit:
             last["unmask"] = whole(order, [found[place].done for place in sorted(found)])
         return [*chunks, last]
 
-    async def paths(self, first: tuple[int, Event | Done]) -> AsyncIterator[bytes]:
+    async def paths(self, first: list[tuple[int, Event | Done]]) -> AsyncIterator[bytes]:
         """The events of a trace."""
         try:
-            index, heard = first
-            while not isinstance(heard, Done):
+            async for index, heard in self._from(first):
+                if isinstance(heard, Done):
+                    break
                 yield sse(clean(heard, self.order, index), heard["event"])
-                index, heard = await self.next()
         except Refusal as error:
             yield sse(error.body, "error")
 
