@@ -16,8 +16,7 @@ from openai import OpenAI
 from unmask.cli import main
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it(number: signal.Signals) -> None:
+def test_a_process_that_is_told_to_stop() -> None:
     words = ["serve", "--model", "table", "--port", "0", "--sampler", "uniform", "--temperature", "0.5"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "UNMASK_TOKEN": "sesame"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -33,16 +32,16 @@ def test_a_signal_ends_it(number: signal.Signals) -> None:
         }  # fmt: skip
         fast = client.completions.create(model="table", prompt="s", extra_body={"sampler": "eb", "bound": 1})
         assert fast.unmask["recipe"]["temperature"] == 0.5  # type: ignore[attr-defined]
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     assert out == "" and "Traceback" not in err
-    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert process.returncode == 130
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--port 99999999", "cannot listen at 127.0.0.1 port 99999999: "),
+        ("--port 99999999", "the port is 99999999: it must be from 0 to 65535"),
         ("--host nowhere.invalid", "cannot listen at nowhere.invalid port 8000: "),
         ("--max-queue 0", "the limit of queue is 0: it must be positive"),
         ("--bound 3", "bound has no effect on sampler confidence with search vanilla"),

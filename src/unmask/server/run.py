@@ -37,13 +37,15 @@ class Server(uvicorn.Server):
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that is bound, or an error in one line."""
+    if not 0 <= port < 1 << 16:
+        raise InputError(f"the port is {port}", "it must be from 0 to 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen(2048)  # from here on clients may come; they wait until the server runs
-    except (OSError, OverflowError, UnicodeError) as error:
+    except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot listen at {host} port {port}", f"{reason}; give another --host or --port") from None
     return found
