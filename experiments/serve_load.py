@@ -8,6 +8,7 @@ server's memory over time, and its evaluations a second beside the rows a second
 
 - `of_network`: against the same calls of the network, timed inside the server while it is under load: the share of
   the time in which it ran. Other work on the machine slows both down.
+- `decode_of_network`: the same share for `decode_batch` without a server: what the head and the sampler take.
 - `of_idle`: against calls of the network in this process, before and after, while the server rests: what it would do
   if clients and everything else cost nothing.
 """
@@ -138,17 +139,12 @@ def backbone(model_name: str, rows: int, body: dict[str, Any], seconds: float) -
     return rows / statistics.median(times)
 
 
-def timed_server(model_name: str, file: str) -> None:
-    """Serve until Ctrl-C; then write when each call of the network ended, how long it took, and its rows."""
+def timed(model_name: str, calls: list[tuple[float, float, int]]) -> Any:
+    """The model; `calls` takes when each call of the network ended, how long it took, and its rows."""
     from dataclasses import dataclass
 
     from unmask import load as load_model
     from unmask.models.wrap import Wrapped
-    from unmask.server.limits import Limits
-    from unmask.server.order import Shop
-    from unmask.server.run import serve
-
-    calls: list[tuple[float, float, int]] = []
 
     @dataclass(frozen=True, eq=False)
     class Timed(Wrapped):
@@ -158,7 +154,33 @@ def timed_server(model_name: str, file: str) -> None:
             calls.append((time.perf_counter(), time.perf_counter() - began, len(rows)))
             return found
 
-    shop = Shop({model_name: Timed(load_model(model_name))}, {"temperature": 1.0}, Limits())
+    return Timed(load_model(model_name))
+
+
+def library(model_name: str, asked: list[dict[str, Any]], rows: int, seconds: float) -> float:
+    """The share of the time that the network runs in `decode_batch`, without a server."""
+    from unmask import Recipe, decode_batch
+
+    calls: list[tuple[float, float, int]] = []
+    model, one, took = timed(model_name, calls), asked[0], 0.0
+    recipe = Recipe("uniform", steps=one["steps"], temperature=1.0, length=one.get("max_tokens"))
+    kind = "canvas" if "canvas" in one else "prompt"
+    texts = [asked[row % len(asked)][kind] for row in range(rows)]
+    while took < seconds:
+        began = time.perf_counter()
+        decode_batch(model, **{"canvases" if kind == "canvas" else "prompts": texts}, recipe=recipe)
+        took += time.perf_counter() - began
+    return sum(call[1] for call in calls) / took
+
+
+def timed_server(model_name: str, file: str) -> None:
+    """Serve until Ctrl-C; then write the calls of the network."""
+    from unmask.server.limits import Limits
+    from unmask.server.order import Shop
+    from unmask.server.run import serve
+
+    calls: list[tuple[float, float, int]] = []
+    shop = Shop({model_name: timed(model_name, calls)}, {"temperature": 1.0}, Limits())
     try:
         serve(shop, port=0, ready=lambda url, _: print(url, flush=True))
     except KeyboardInterrupt:
@@ -196,9 +218,10 @@ def main() -> None:
             server.send_signal(signal.SIGINT)
             server.wait(30)
         with open(file, encoding="utf-8") as calls:
-            timed = [call for call in json.load(calls) if found["began"] < call[0] < found["began"] + found["seconds"]]
+            under = [call for call in json.load(calls) if found["began"] < call[0] < found["began"] + found["seconds"]]
     idle = [before, backbone(args.model, half, longest, 8)]
-    network = sum(rows for _, _, rows in timed) / sum(seconds for _, seconds, _ in timed)
+    network = sum(rows for _, _, rows in under) / sum(seconds for _, seconds, _ in under)
+    found["decode_of_network"] = library(args.model, asked, round(found["batch"]), 8)
     found |= {"network_under_load": network, "network_idle": idle, "load_before": busy}
     found |= {"of_network": found["rows_per_second"] / network, "of_idle": found["rows_per_second"] / max(idle)}
     found |= {"asked": vars(args), "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d")}

@@ -22,7 +22,8 @@ hypothesis = pytest.importorskip("hypothesis")
 
 @pytest.fixture(scope="module")
 def here(tiny_llada: Any) -> Iterator[Running]:
-    with running({"table": load("table"), "chatty": tiny_llada}, seconds=0.25) as here:
+    usual = {"temperature": 1.0, "length": 4}
+    with running({"table": load("table"), "chatty": tiny_llada}, seconds=0.25, usual=usual) as here:
         yield here
 
 

@@ -107,12 +107,12 @@ class Batcher:
             self.waiting += jobs
             self.change.notify()
 
-    def cancel(self, jobs: Sequence[Job]) -> None:
+    def cancel(self, jobs: Sequence[Job], how: str = "cancelled") -> None:
         """Nobody waits for them any more: a walk of only such jobs stops at its next step."""
         for job in jobs:
             if not job.over:
                 job.over = True
-                self.metrics.add("unmask_choices_total", how="cancelled")
+                self.metrics.add("unmask_choices_total", how=how)
 
     def drain(self) -> None:
         """Take nothing on any more; what is under way goes on."""

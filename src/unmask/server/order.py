@@ -11,7 +11,7 @@ from unmask.decode import layout, prepare
 from unmask.errors import InputError, SettingError, unknown
 from unmask.models import EMBEDDED, Denoiser
 from unmask.models.denoiser import Chats
-from unmask.prompt import Canvas, Text, encode, from_canvas
+from unmask.prompt import HOLE, Canvas, Text, encode, from_canvas
 from unmask.recipe import ALIASES, SAMPLER_ALIASES, SPECIFIC, Recipe, settings
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
@@ -90,6 +90,7 @@ def understand(body: Body, shop: Shop) -> Order:
     limit.check_size(n * len(texts), particles, positions)
     found: list[tuple[list[int], int | None]]
     if kind == "canvas":
+        limit.check_size(n, particles, sum(_holes(text) for text in texts))
         found = [(canvas.tokens, None) for canvas in (from_canvas(model, text) for text in texts)]
         limit.check_size(n * len(found), particles, max(len(ids) for ids, _ in found))
     elif after:
@@ -121,6 +122,12 @@ def understand(body: Body, shop: Shop) -> Order:
         _usage(body),
         isinstance(body, schemas.Chat),
     )
+
+
+def _holes(canvas: Text) -> int:
+    """How many positions a canvas opens, before they are laid out."""
+    marks = HOLE.findall(canvas) if isinstance(canvas, str) else []
+    return sum(int(mark[6:-1] or 1) for mark in marks)
 
 
 def _infilled(model: Denoiser, before: list[int], after: list[int], recipe: Recipe) -> tuple[list[int], int]:

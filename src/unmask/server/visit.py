@@ -73,6 +73,7 @@ class Visit:
         try:
             index, heard = await asyncio.wait_for(self.box.get(), max(0.0, self.deadline - time.monotonic()))
         except asyncio.TimeoutError:
+            self.batcher.cancel(self.jobs, "late")
             raise late(self.batcher.limits) from None
         if isinstance(heard, BaseException):
             raise refusal(heard)
@@ -137,7 +138,7 @@ class Visit:
             if not order.settles:
                 return [*chunks, writer.chunk(index, unmask={"event": clean(heard, order, index)})]
             text, places = settled.more()
-            if text:
+            if text or (places and order.logprobs is not None):
                 chunks.append(writer.chunk(index, text, logprobs(order, settled.known, places)))
             return chunks
         one = found[index] = self.said(index, heard)
