@@ -8,8 +8,8 @@ from typing import Any
 
 import openai
 import pytest
+from serving import Poisoned, Slow, running
 
-from conftest import Poisoned, Slow, running
 from unmask import Recipe, decode, load
 from unmask.models.wrap import Counted
 

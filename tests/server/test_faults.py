@@ -14,8 +14,8 @@ from typing import Any
 
 import openai
 import pytest
+from serving import Running, Slow, running
 
-from conftest import Running, Slow, running
 from unmask import Recipe, decode, load, trace
 from unmask.server import schemas
 from unmask.server.limits import Refusal

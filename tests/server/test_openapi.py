@@ -8,16 +8,15 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
 import pytest
+import schemathesis
+from serving import Running, running
 
-from conftest import Running, running
 from unmask import SAMPLERS, SEARCHES, load
 from unmask.recipe import ALIASES, KINDS
 
 FIELDS = [*KINDS, *ALIASES, *["prompt", "canvas", "stop", "stream", "n", "logprobs", "max_tokens", "suffix"] * 3]
-
-schemathesis = pytest.importorskip("schemathesis")
-hypothesis = pytest.importorskip("hypothesis")
 
 
 @pytest.fixture(scope="module")

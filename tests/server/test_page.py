@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from serving import Running
 
-from conftest import Running
 from unmask import trace
 from unmask.servecli import LIMITS
 from unmask.server import schemas

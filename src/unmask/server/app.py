@@ -88,8 +88,15 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     429: {"model": replies.Error, "description": "Too many wait already"},
     "default": {"model": replies.Error, "description": "Any other error"},
 }
-SENT = {"event": {"type": "string", "enum": ["start", "step", "end", "error"]}, "data": {"type": "string"}}
-STREAM = {"text/event-stream": {"schema": {"type": "object", "properties": SENT, "required": ["data"]}}}
+
+
+def _sent(*kinds: str) -> dict[str, Any]:
+    """How a stream of server-sent events is described."""
+    fields = {"event": {"type": "string", "enum": kinds}, "data": {"type": "string"}}
+    return {"text/event-stream": {"schema": {"type": "object", "properties": fields, "required": ["data"]}}}
+
+
+STREAM, EVENTS = _sent("message"), _sent("start", "step", "end", "error")
 OUTER = APIRouter()
 INNER = APIRouter(responses=ERRORS)
 
@@ -186,7 +193,7 @@ async def _complete(request: Request, body: Body) -> Response:
 
 @INNER.post(
     "/v1/paths",
-    responses={200: {"content": STREAM, "description": "Events start, step and end of a trace; error if it fails"}},
+    responses={200: {"content": EVENTS, "description": "Events start, step and end of a trace; error if it fails"}},
     response_class=Response,
     summary="Every step of all particles, as it is taken",
 )
