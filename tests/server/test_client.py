@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 from openai import OpenAI
+from serving import running
 
 from unmask import Recipe, decode, load, trace
 from unmask.prompt import encode
@@ -238,6 +239,15 @@ def test_a_model_without_a_template_says_so(client):
     with pytest.raises(openai.BadRequestError, match="text has no chat template: use /v1/completions") as caught:
         client.chat.completions.create(model="text", messages=MESSAGES)
     assert (caught.value.type, caught.value.param) == ("invalid_request_error", "messages")
+
+
+def test_messages_may_go_as_plain_text():
+    with running({"text": load("text")}, plain_chat=True) as here:
+        given = {"model": "text", "max_tokens": 6, "seed": 1, "extra_body": EVEN}
+        turns = [{"role": "user", "content": "The city of"}, {"role": "assistant", "content": "Vienna"}]
+        found = here.client().chat.completions.create(messages=turns, **given)
+        recipe = Recipe(length=6, seed=1, temperature=1.0, **EVEN)
+        assert found.choices[0].message.content == decode(load("text"), "The city of\n\nVienna", recipe=recipe).text
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ import pytest
 from openai import OpenAI
 
 from unmask.cli import main
+from unmask.servecli import LIMITS
+from unmask.server.limits import Limits
 
 
 def test_a_process_that_is_told_to_stop() -> None:
@@ -54,6 +56,10 @@ def test_failures_are_one_line(words: str, expected: str, capsys: pytest.Capture
     assert main(["serve", *model, *words.replace("''", "").split(" ")]) == 2
     err = capsys.readouterr().err
     assert re.fullmatch(r"unmask: error: [^\n]+\n", err) and expected in err
+
+
+def test_the_usual_limits_are_those_of_the_library() -> None:
+    assert {field: default for field, default, _ in LIMITS.values()} == vars(Limits())
 
 
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
