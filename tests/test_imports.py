@@ -18,7 +18,8 @@ ORDER = (
     "faults models entropy kernels layout fused read background corpus samplers search engine spread replay "
     "prompt trace page recipe shipped result decode likelihood tasks rows bench compare judge floor speed train "
     "puzzles paths noised theory calibrate texts study lmargs lmrows unmask lmeval origin show paper flags "
-    "modelcli puzzlecli reportcli evalcli judgecli theorycli papercli speedcli demo commands parser cli __main__"
+    "modelcli puzzlecli reportcli evalcli judgecli theorycli papercli speedcli server servecli demo commands "
+    "parser cli __main__"
 ).split()
 
 

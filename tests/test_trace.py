@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from unmask import Recipe, Table, decode, decode_batch, trace
+from unmask import Recipe, Table, UnmaskError, decode, decode_batch, load, trace
 
 M = 9
 # One prompt, two particles. Step 1 resamples: both rows come from row 1.
@@ -115,3 +115,56 @@ def test_a_trace_of_another_version(tmp_path: Path) -> None:
     path.write_text(json.dumps({**EVENTS[0], "version": 2}) + "\n")
     with pytest.raises(Exception, match="trace version 2"):
         trace.load(path)
+
+
+# --- the events of a batch, for each of its prompts ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sampler": "uniform", "search": "smc", "particles": 4, "every": 1},
+        {"sampler": "confidence", "search": "beam", "beams": 2, "candidates": 2, "every": 1},
+        {"sampler": "eb", "bound": 0.5},
+        {"sampler": "p2", "steps": 5},
+    ],
+    ids=lambda settings: settings["sampler"],
+)
+def test_parts_of_a_batch_are_the_events_alone(settings: dict[str, Any]) -> None:
+    model, recipe = load("table"), Recipe(temperature=1.0, **settings)
+    canvases, seeds = ["t[MASK*4]t", "[MASK]e[MASK*2]", "[MASK*6]"], [5, 6, 9]
+
+    def events(places: list[int]) -> list[list[trace.Event]]:
+        found: list[list[trace.Event]] = [[] for _ in places]
+        parts = trace.Parts()
+
+        def watch(event: trace.Event) -> None:
+            for mine, part in zip(found, parts(event), strict=True):
+                if part is not None:  # times differ, and a batch is asked together
+                    mine.append({name: part[name] for name in part if name not in ("seconds", "calls")})
+
+        given, keys = [canvases[place] for place in places], [seeds[place] for place in places]
+        decode_batch(model, canvases=given, recipe=recipe, seeds=keys, watch=watch, logprobs=2)
+        return found
+
+    together = events([0, 1, 2])
+    assert together == [events([place])[0] for place in (0, 1, 2)]
+    for mine in together:
+        assert len(list(trace.replay(mine))) == len(mine) - 1
+
+
+def test_log_probabilities_are_those_of_the_exact_distribution() -> None:
+    """Of a known joint distribution, one token at a time from the left: the chain rule."""
+    model, events = load("table"), []
+    recipe = Recipe(sampler="uniform", block_length=1, temperature=1.0, length=6, seed=3)
+    result = decode_batch(model, [""], recipe=recipe, watch=events.append, logprobs=3)[0]
+    steps = [event for event in events if event["event"] == "step"]
+    logs = [log for event in steps for log, _ in event["logprobs"]]
+    joint = model.joint
+    assert sum(logs) == pytest.approx(float((joint / joint.sum())[tuple(result.tokens)].log()), abs=1e-5)
+    for event in steps:
+        for (_, _, token, _), (log, most) in zip(event["changes"], event["logprobs"], strict=True):
+            assert [p for _, p in most] == sorted((p for _, p in most), reverse=True)
+            assert len(most) <= 3 and dict(most).get(token, log) == log
+    with pytest.raises(UnmaskError, match="logprobs has no effect where nobody listens"):
+        decode_batch(model, [""], recipe=recipe, logprobs=1)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import operator
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from unmask import background
+from unmask import background, engine
 from unmask import trace as traces
-from unmask.engine import Rules
+from unmask.engine import Moment, Rules
 from unmask.entropy import bits
 from unmask.errors import InputError
 from unmask.models.cache import cached, is_cached
@@ -66,14 +66,18 @@ def decode_batch(
     answer: Answer | Sequence[Answer] | None = None,
     trace: str | Path | None = None,
     watch: Watch | None = None,
+    logprobs: int | None = None,
 ) -> list[Result]:
     """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place).
 
-    `answer` may be a list, one function for each.
+    `answer` may be a list, one function for each. With `logprobs`, events hold the log-probabilities of the tokens
+    written, and of so many most probable ones beside each.
     """
     began = time.perf_counter()
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
-    rows = _layout(model, prompts, canvases, recipe)
+    if logprobs is not None and trace is None and watch is None:
+        raise InputError("logprobs has no effect where nobody listens", "give trace or watch, or leave it out")
+    rows = layout(model, prompts, canvases, recipe)
     asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
     if len(asked) != len(rows):
         raise InputError(f"{len(asked)} functions for {len(rows)} prompts", "give one answer each")
@@ -84,9 +88,9 @@ def decode_batch(
         tell = _listeners(stack, model, trace, watch)
         if tell:
             tell(_start_event(denoiser, rows, recipe, keys, search.particles))
-        for moment in walk(denoiser, state, sampler, search, rules):
+        for moment in _walk(denoiser, state, sampler, search, rules, logprobs is not None):
             if tell:
-                tell(traces.step_event(moment))
+                tell(traces.step_event(moment, denoiser.head, logprobs))
             moments.append((moment.entropy, moment.resampled))
             state, tally = moment.state, moment.tally
         particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments))
@@ -130,6 +134,15 @@ def prepare(
     return denoiser, state, sampler, search, rules
 
 
+def _walk(
+    denoiser: Denoiser, state: State, sampler: Sampler, search: Search, rules: Rules, keeps: bool
+) -> Iterator[Moment]:
+    """The walk; one that keeps hidden states is never recorded."""
+    if keeps:
+        return engine.walk(denoiser, state, sampler, search, rules, keeps=True)
+    return walk(denoiser, state, sampler, search, rules)
+
+
 def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> None:
     """Refuse arguments of the wrong kind, and an answer that nobody would ask for."""
     if not isinstance(recipe, Recipe):
@@ -141,7 +154,7 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
         raise InputError(f"answer has no effect on search {recipe.search}", "use search vote, or leave it out")
 
 
-def _layout(
+def layout(
     model: Denoiser, prompts: Sequence[Text] | None, canvases: Sequence[Text] | None, recipe: Recipe
 ) -> list[Canvas]:
     """The rows to decode."""
@@ -197,21 +210,21 @@ def _particles(
     for row, tokens in enumerate(state.tokens.tolist()):
         canvas = rows[row // state.particles]
         tokens = tokens[len(tokens) - len(canvas.tokens) :]
-        text = model.tokenizer.decode(_shown(tokens, canvas, state.vocab))
+        text = model.tokenizer.decode([tokens[column] for column in shown(tokens, canvas, state.vocab)])
         entropy, origin = float(bits(state.path_entropy[row])), int(state.origin[row])
         found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin))
     return found
 
 
-def _shown(tokens: list[int], canvas: Canvas, vocab: Vocab) -> list[int]:
-    """What follows the prompt; in each hole, what comes before its first EOS."""
-    shown, ended = [], False
-    for token, given in zip(tokens[canvas.given :], canvas.tokens[canvas.given :], strict=True):
-        hole = given == vocab.mask
-        ended = hole and (ended or token in vocab.eos)
+def shown(tokens: Sequence[int], canvas: Canvas, vocab: Vocab) -> list[int]:
+    """The columns that make up the text: what follows the prompt; in each hole, what comes before its first EOS."""
+    columns, ended = [], False
+    for column in range(canvas.given, len(tokens)):
+        hole = canvas.tokens[column] == vocab.mask
+        ended = hole and (ended or tokens[column] in vocab.eos)
         if not ended:
-            shown.append(token)
-    return shown
+            columns.append(column)
+    return columns
 
 
 def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[Hashable | None]:

@@ -66,6 +66,7 @@ class Moment:
     resampled: Resampled | None
     raw: Raw  # the beliefs that the step acted on, after resampling
     tally: Tally
+    hidden: Tensor | None = None  # [B, L, D]: what they were read from, where the way keeps it
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Way:
     rules: Rules = Rules()
     asks: bool = True  # leave out rows that need no call, for which the host waits for the device
     shares: bool = True  # equal canvases of a prompt are computed once, not only given the same numbers
+    keeps: bool = False  # moments hold the hidden states
     weigh: Callable[..., Raw] = read.weigh
     draw: Callable[..., Drawn] = read.draw
 
@@ -127,9 +129,10 @@ def walk(
     search: Search,
     rules: Rules = Rules(),
     draw: Callable[..., Drawn] = read.draw,
+    keeps: bool = False,
 ) -> Iterator[Moment]:
     """Decode, one Moment per step, until every row is done; `draw` says what is written, at temperatures above 0."""
-    way = Way(denoiser, sampler, search, rules, shares=not is_cached(denoiser), draw=draw)
+    way = Way(denoiser, sampler, search, rules, shares=not is_cached(denoiser), keeps=keeps, draw=draw)
     every = way.intervals(state)
     sight, tally = blind(state)
     for step in itertools.count():
@@ -189,16 +192,9 @@ def advance(
     sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
     after = _remember(state, after, active & counted.any(1), rules)
     tally = replace(tally, steps=tally.steps + active)
-    return Moment(
-        step if isinstance(step, int) else -1,
-        after,
-        state.tokens,
-        active,
-        entropy,
-        resampled,
-        replace(turn.raw, pieces=None),
-        tally,
-    )
+    number, hidden = step if isinstance(step, int) else -1, sight.hidden if way.keeps else None
+    raw = replace(turn.raw, pieces=None)
+    return Moment(number, after, state.tokens, active, entropy, resampled, raw, tally, hidden)
 
 
 # --- the parts of a step ---------------------------------------------------------------------------------------------

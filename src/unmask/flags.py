@@ -151,6 +151,11 @@ def _settings(name: str) -> dict[str, Any]:
 
 def to_recipe(args: argparse.Namespace, usual: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe file, if there is one, else what is `usual`, with the flags that were given over it."""
+    return Recipe.from_dict(to_settings(args, usual))
+
+
+def to_settings(args: argparse.Namespace, usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The same as names and values, also those that are a Recipe's own defaults."""
     given: dict[str, Any] = {}
     for flag in [*KINDS, *ALIASES]:
         value = getattr(args, flag, None)
@@ -161,7 +166,7 @@ def to_recipe(args: argparse.Namespace, usual: Mapping[str, Any] | None = None) 
     replaced = {ALIASES.get(flag, flag) for flag in given}
     base = (usual or {}) if getattr(args, "recipe", None) is None else _settings(args.recipe)
     kept = {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced}
-    return Recipe.from_dict({**kept, **given})
+    return {**kept, **given}
 
 
 def none(args: argparse.Namespace, where: str) -> None:

@@ -19,6 +19,7 @@ from unmask import (
     papercli,
     puzzlecli,
     reportcli,
+    servecli,
     speedcli,
     theorycli,
 )
@@ -124,6 +125,13 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         """\
   unmask calibrate lines.txt --model table --steps 2 --particles 8 --every 1 --points 4 -o table-strength
   unmask calibrate lines.txt --model table --steps 3 --particles 2 --every 1 --of chosen --budget 500 -o chosen""",
+    ),
+    "serve": (
+        servecli.run_serve,
+        "Serve models over HTTP, as OpenAI's clients expect it; answers carry their path entropy.",
+        """\
+  unmask serve --port 0 --seconds 0.5
+  unmask serve --model text --sampler uniform --steps 32 --port 0 --seconds 0.5""",
     ),
     "samplers": (
         commands.samplers,
@@ -271,6 +279,7 @@ def _parser() -> argparse.ArgumentParser:
     puzzlecli.add_puzzles(made["puzzles"])
     reportcli.add_report(made["report"])
     speedcli.add_bench(made["bench"])
+    servecli.add_serve(made["serve"])
     for name in ("samplers", "searches", "models", "recipes"):
         made[name].add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
         made[name].add_argument("--json", action="store_true", help="print JSON")

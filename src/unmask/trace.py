@@ -13,26 +13,29 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from unmask.engine import Moment
 from unmask.entropy import bits
 from unmask.errors import InputError
-from unmask.models.denoiser import Tokenizer
+from unmask.models.denoiser import Head, Tokenizer
 from unmask.state import Vocab
 
 VERSION = 1
 Event = dict[str, Any]
+ROWS = 256  # positions whose logits are held at a time
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def step_event(moment: Moment) -> Event:
+def step_event(moment: Moment, head: Head | None = None, top: int | None = None) -> Event:
     """One turn of the loop.
 
     `h`: state entropy of each row's input, before resampling; null without masks. `ancestors`: the row whose contents
-    each row took, if there was a resampling. `changes`: [row, column, token, entropy of the position].
+    each row took, if there was a resampling. `changes`: [row, column, token, entropy of the position]. With `top`,
+    `logprobs` has for each change [log-probability, [[token, log-probability], …]]: so many most probable tokens.
     """
     state, k = moment.state, moment.state.particles
     event: Event = {"event": "step", "step": moment.step, "h": numbers(bits(moment.entropy))}
@@ -54,6 +57,9 @@ def step_event(moment: Moment) -> Event:
             strict=True,
         )
     ]
+    if top is not None:
+        assert head is not None and moment.hidden is not None
+        event["logprobs"] = _logprobs(head, moment.hidden[rows, columns], state.tokens[rows, columns], top)
     event["steps"] = moment.tally.steps.tolist()
     event["calls"] = moment.tally.calls.tolist()
     event["evaluations"] = moment.tally.evaluations.view(-1, k).sum(1).tolist()
@@ -65,13 +71,17 @@ def spelling(tokenizer: Tokenizer, vocab: Vocab) -> Callable[[Event], Event]:
     known = {vocab.mask}
 
     def spell(event: Event) -> Event:
-        there = {token for canvas in event.get("canvases", []) for token in canvas}
-        there |= {token for _, _, token, _ in event.get("changes", [])}
-        new = sorted(there - known)
+        new = sorted(_tokens(event) - known)
         known.update(new)
         return {**event, "words": [[token, _word(tokenizer, vocab, token)] for token in new]} if new else event
 
     return spell
+
+
+def _tokens(event: Event) -> set[int]:
+    """All tokens of an event."""
+    there = {token for canvas in event.get("canvases", []) for token in canvas}
+    return there | {token for _, _, token, _ in event.get("changes", [])}
 
 
 def _word(tokenizer: Tokenizer, vocab: Vocab, token: int) -> str:
@@ -80,6 +90,20 @@ def _word(tokenizer: Tokenizer, vocab: Vocab, token: int) -> str:
     if not once:
         return "⟨eos⟩" if token in vocab.eos else f"⟨{token}⟩"
     return (twice.removeprefix(once) if twice.startswith(once) else "") or once
+
+
+def _logprobs(head: Head, hidden: Tensor, tokens: Tensor, top: int) -> list[Any]:  # hidden [C, D], tokens [C]
+    """[natural log-probability of the token, those of the most probable ones]; a token outside the head has null."""
+    found: list[Any] = []
+    for some, chosen in zip(torch.split(hidden, ROWS), torch.split(tokens, ROWS), strict=True):
+        logs = head.logits(some).log_softmax(1)  # [R, V]
+        inside = chosen < head.width
+        mine = logs.gather(1, chosen.where(inside, 0)[:, None])[:, 0].where(inside, torch.nan)
+        best = logs.topk(min(top, head.width), dim=1)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        tops = [[[token, log] for token, log in zip(*pair, strict=True) if math.isfinite(log)] for pair in pairs]
+        found += [[log, most] for log, most in zip(numbers(mine), tops, strict=True)]
+    return found
 
 
 def numbers(values: Tensor) -> list[float | None]:
@@ -151,3 +175,73 @@ def ancestry(events: Iterable[Event]) -> list[list[int]]:
         elif "ancestors" in event:
             trees = [[*trees[ancestor], row] for row, ancestor in enumerate(event["ancestors"])]
     return trees
+
+
+# --- the events of a batch, for each of its prompts ------------------------------------------------------------------
+
+
+class Parts:
+    """Called with the events of a batch, one after the other -> those of each prompt, as they would be alone."""
+
+    def __init__(self) -> None:
+        self.particles, self.steps = 1, [0]
+        self.words: dict[int, str] = {}  # the strings of all tokens so far
+        self.spelt: list[set[int]] = []  # for each prompt, the tokens whose strings it was given
+
+    def __call__(self, event: Event) -> list[Event | None]:
+        """One for each prompt; None where a prompt took no step."""
+        self.words.update((token, word) for token, word in event.get("words", []))
+        if event["event"] == "start":
+            self.particles, prompts = event["particles"], len(event["canvases"])
+            self.steps, self.spelt = [0] * (prompts * self.particles), [set() for _ in range(prompts)]
+            parts = [{**event, **_at(event, place, ("seeds", "canvases", "given"))} for place in range(prompts)]
+            return [self._with_words(part, place) for place, part in enumerate(parts)]
+        if event["event"] == "end":
+            return [self._end(event, place) for place in range(len(event["chosen"]))]
+        mine = self._changes(event)
+        found = [self._step(event, place, mine[place]) for place in range(len(mine))]
+        self.steps = event["steps"]
+        return [None if part is None else self._with_words(part, place) for place, part in enumerate(found)]
+
+    def _with_words(self, part: Event, place: int) -> Event:
+        """With the strings of the tokens that are new to this prompt."""
+        new = sorted((_tokens(part) & self.words.keys()) - self.spelt[place])
+        self.spelt[place].update(new)
+        plain = {name: value for name, value in part.items() if name != "words"}
+        return {**plain, "words": [[token, self.words[token]] for token in new]} if new else plain
+
+    def _rows(self, place: int) -> slice:
+        return slice(place * self.particles, (place + 1) * self.particles)
+
+    def _changes(self, event: Event) -> list[list[tuple[list[Any], Any]]]:
+        """For each prompt its changes, rows counted from its own first one, with their log-probabilities."""
+        found: list[list[tuple[list[Any], Any]]] = [[] for _ in event["calls"]]
+        logs = event.get("logprobs") or [None] * len(event["changes"])
+        for (row, *rest), log in zip(event["changes"], logs, strict=True):
+            found[row // self.particles].append(([row % self.particles, *rest], log))
+        return found
+
+    def _step(self, event: Event, place: int, changes: list[tuple[list[Any], Any]]) -> Event | None:
+        rows = self._rows(place)
+        if event["steps"][rows] == self.steps[rows]:
+            return None
+        part: Event = {"event": "step", "step": event["step"], "h": event["h"][rows]}
+        ancestors = [row - rows.start for row in event.get("ancestors", [])[rows]]
+        own = list(range(self.particles))
+        if ancestors and (ancestors != own or event["ess"][place] is not None):  # else only others were resampled
+            part["ancestors"] = ancestors
+            part |= _at(event, place, ("ess", "strength", "log_evidence", "lineages"))
+        part["changes"] = [change for change, _ in changes]
+        if "logprobs" in event:
+            part["logprobs"] = [log for _, log in changes]
+        return part | {"steps": event["steps"][rows]} | _at(event, place, ("calls", "evaluations"))
+
+    def _end(self, event: Event, place: int) -> Event:
+        rows = {name: event[name][self._rows(place)] for name in ("path_entropy", "texts", "steps")}
+        each = _at(event, place, ("chosen", "calls", "evaluations", "log_evidence", "lineages"))
+        return {**event, **rows, **each}
+
+
+def _at(event: Event, place: int, names: Iterable[str]) -> Event:
+    """These lists with what they have at one place."""
+    return {name: [event[name][place]] for name in names}

@@ -1,0 +1,76 @@
+"""The command line's half for the server: flags -> models, settings, limits -> a server that runs until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from unmask import flags
+from unmask.errors import InputError
+from unmask.modelcli import Namespace, add_model, as_run, load_model
+from unmask.models import EMBEDDED
+from unmask.recipe import Recipe
+
+TOKEN = "UNMASK_TOKEN"
+# flag: (field of Limits, default, help)
+LIMITS: dict[str, tuple[str, float, str]] = {
+    "--max-body": ("body", 1 << 20, "bytes of a request"),
+    "--max-length": ("length", 4096, "positions of prompt and answer together"),
+    "--max-cells": ("cells", 1 << 16, "choices × particles × positions, of a request and of a batch"),
+    "--max-choices": ("choices", 128, "n × prompts of a request"),
+    "--max-queue": ("queue", 256, "choices that wait; more are answered with 429"),
+    "--max-batch": ("batch", 64, "choices that are decoded together"),
+    "--timeout": ("seconds", 120.0, "seconds from a request to its answer; then 408"),
+    "--grace": ("grace", 10.0, "seconds for what is under way after Ctrl-C"),
+}
+
+
+def run_serve(args: Namespace) -> None:
+    """Serve models over HTTP."""
+    try:
+        from unmask.server.limits import Limits  # fastapi and uvicorn are optional
+        from unmask.server.order import Shop
+        from unmask.server.run import serve
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("unmask"):
+            raise
+        raise InputError(f"serving needs {error.name}", "pip install 'unmask[serve]'") from None
+    usual = flags.to_settings(args, {"temperature": 1.0})
+    Recipe.from_dict(usual)
+    names = list(dict.fromkeys(args.model or EMBEDDED))
+    if args.token == "":
+        raise InputError("the token is empty", f"give one, or set {TOKEN}")
+    given = {field: getattr(args, f"limit_{field}") for field, _, _ in LIMITS.values()}
+    limits = Limits(**given)
+    shop = Shop({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
+    serve(
+        shop,
+        args.host,
+        args.port,
+        token=args.token or os.environ.get(TOKEN) or None,
+        seconds=args.seconds,
+        ready=lambda url, server: print(f"{', '.join(names)} at {url} (Ctrl-C stops)", flush=True),
+    )
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    about = f"a name of `unmask models`, a directory or a hub id; several times for several [{', '.join(EMBEDDED)}]"
+    parser.add_argument("--model", action="append", metavar="NAME", help=about)
+    parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="where to listen [127.0.0.1: only here]")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one [8000]")
+    parser.add_argument("--token", metavar="TEXT", help=f"that clients must send as api_key; better in ${TOKEN}")
+    parser.add_argument("--plain-chat", action="store_true", help="models without a chat template: messages as text")
+    parser.add_argument("--seconds", type=float, metavar="X", help="stop by itself after so long")
+    parser.add_argument(
+        "--recipe", metavar="NAME", help="what is usual: from `unmask recipes`, or a .toml or .json file"
+    )
+    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
+    parser.add_argument("--compile", action="store_true", help="compile the networks first")
+    group = parser.add_argument_group("limits")
+    for flag, (name, default, text) in LIMITS.items():
+        kind = float if isinstance(default, float) else int
+        group.add_argument(
+            flag, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{default:g}]"
+        )
+    add_model(parser)
+    flags.add(parser)

@@ -1,0 +1,263 @@
+"""Models, settings and limits -> the HTTP application."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from html import escape
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+
+from unmask import __version__
+from unmask.errors import UnmaskError
+from unmask.models import Denoiser
+from unmask.models.denoiser import Chats
+from unmask.server import replies, schemas
+from unmask.server.answer import Writer
+from unmask.server.batcher import Batcher
+from unmask.server.gate import Gate
+from unmask.server.limits import Refusal, refusal
+from unmask.server.metrics import Metrics
+from unmask.server.order import Body, Order, Shop, understand
+from unmask.server.visit import Stream, Visit, unless_gone
+
+PATIENCE = 30.0  # seconds that a step may take when the server stops
+
+
+@dataclass(frozen=True)
+class Hall:
+    """What the routes share."""
+
+    shop: Shop
+    metrics: Metrics = field(default_factory=Metrics)
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    def open(self) -> Batcher:
+        return Batcher(self.shop.models, self.shop.limits, self.metrics)
+
+
+def make_app(shop: Shop, token: str | None = None, local: bool = True) -> tuple[Gate, Batcher]:
+    """The application, behind its gate, and the batcher that decodes for it."""
+    hall = Hall(shop)
+    batcher = hall.open()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        batcher.close()
+        await run_in_threadpool(batcher.join, PATIENCE)
+
+    app = FastAPI(
+        title="unmask",
+        version=__version__,
+        description="Masked diffusion language models, decoded along low-uncertainty paths.",
+        docs_url=None,  # its page would load scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.hall, app.state.batcher = hall, batcher
+    app.include_router(OUTER)
+    app.include_router(INNER, dependencies=[] if token is None else [Depends(HTTPBearer(auto_error=False))])
+    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(UnmaskError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _refused)
+    return Gate(app, shop.limits, hall.metrics, token, local), batcher
+
+
+# --- the routes ------------------------------------------------------------------------------------------------------
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": replies.Error, "description": "The request cannot be decoded as it is"},
+    401: {"model": replies.Error, "description": "No token, or a wrong one"},
+    404: {"model": replies.Error, "description": "There is no such model"},
+    408: {"model": replies.Error, "description": "Not decoded in time"},
+    413: {"model": replies.Error, "description": "Too large"},
+    415: {"model": replies.Error, "description": "The body is no JSON"},
+    429: {"model": replies.Error, "description": "Too many wait already"},
+    "default": {"model": replies.Error, "description": "Any other error"},
+}
+
+
+def _sent(*kinds: str) -> dict[str, Any]:
+    """How a stream of server-sent events is described."""
+    fields = {"event": {"type": "string", "enum": kinds}, "data": {"type": "string"}}
+    return {"text/event-stream": {"schema": {"type": "object", "properties": fields, "required": ["data"]}}}
+
+
+STREAM, EVENTS = _sent("message"), _sent("start", "step", "end", "error")
+OUTER = APIRouter()
+INNER = APIRouter(responses=ERRORS)
+
+
+@OUTER.get("/", response_class=HTMLResponse, summary="The endpoints")
+async def home(request: Request) -> HTMLResponse:
+    """A page that lists what is here."""
+    routes = [route for router in (OUTER, INNER) for route in router.routes]
+    lines = "".join(
+        f"<li><code>{escape(getattr(route, 'path', '').replace('{name:path}', 'NAME'))}</code>: {_about(route)}</li>"
+        for route in routes
+    )
+    models = ", ".join(map(escape, request.app.state.hall.shop.models))
+    page = f"<!doctype html><meta charset=utf-8><title>unmask</title><h1>unmask</h1><p>Models: {models}</p>"
+    return HTMLResponse(f"{page}<ul>{lines}<li><code>/openapi.json</code>: all of it as OpenAPI</li></ul>")
+
+
+def _about(route: object) -> str:
+    return escape(str(getattr(route, "summary", "")))
+
+
+@OUTER.get("/healthz", responses={200: {"model": replies.Health}, 503: {"model": replies.Health}}, summary="Health")
+async def healthz(request: Request) -> JSONResponse:
+    """200 while requests are taken."""
+    batcher, shop = request.app.state.batcher, request.app.state.hall.shop
+    well = not batcher.closing and batcher.thread.is_alive()
+    body = {"status": "ok" if well else "stopping", "version": __version__, "models": list(shop.models)}
+    return JSONResponse(body, 200 if well else 503)
+
+
+@INNER.get("/metrics", response_class=PlainTextResponse, summary="Counters for Prometheus")
+async def metrics(request: Request) -> PlainTextResponse:
+    """Requests, choices, tokens, evaluations, batches, times, the queue and memory."""
+    text = request.app.state.hall.metrics.text()
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@INNER.get("/v1/models", responses={200: {"model": replies.ModelsReply}}, summary="The models that are served")
+async def models(request: Request) -> JSONResponse:
+    """A list of models."""
+    hall: Hall = request.app.state.hall
+    return JSONResponse(
+        {"object": "list", "data": [_model(hall, name, model) for name, model in hall.shop.models.items()]}
+    )
+
+
+@INNER.get("/v1/models/{name:path}", responses={200: {"model": replies.ModelReply}}, summary="One of them")
+async def model(request: Request, name: str) -> JSONResponse:
+    """One model."""
+    hall: Hall = request.app.state.hall
+    return JSONResponse(_model(hall, name, hall.shop.model(name)))
+
+
+def _model(hall: Hall, name: str, model: Denoiser) -> dict[str, Any]:
+    chat = isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None
+    facts = {"limit": model.limit, "vocabulary": model.head.width, "mask": model.vocab.mask, "chat": chat}
+    about = {"id": name, "object": "model", "created": hall.started, "owned_by": "unmask"}
+    return {**about, "unmask": {**facts, "device": str(model.device)}}
+
+
+@INNER.post(
+    "/v1/completions",
+    responses={200: {"model": replies.CompletionReply, "content": STREAM}},
+    summary="Text after a prompt, between two texts, or in the holes of a canvas",
+)
+async def completions(request: Request, body: schemas.Completion) -> Response:
+    """As OpenAI has it; every setting of a recipe may stand beside its fields."""
+    return await _complete(request, body)
+
+
+@INNER.post(
+    "/v1/chat/completions",
+    responses={200: {"model": replies.ChatReply, "content": STREAM}},
+    summary="The next message of a dialogue",
+)
+async def chat(request: Request, body: schemas.Chat) -> Response:
+    """As OpenAI has it; every setting of a recipe may stand beside its fields."""
+    return await _complete(request, body)
+
+
+async def _complete(request: Request, body: Body) -> Response:
+    order = await _order(request, body)
+    visit, writer = Visit(order, request.app.state.batcher), Writer(order)
+    visit.begin()
+    try:
+        if not order.stream:
+            return JSONResponse(await unless_gone(request, visit.answer(writer)))
+        first = await unless_gone(request, visit.first())
+    except BaseException:
+        visit.end()
+        raise
+    return Stream(visit, visit.stream(writer, first))
+
+
+@INNER.post(
+    "/v1/paths",
+    responses={200: {"content": EVENTS, "description": "Events start, step and end of a trace; error if it fails"}},
+    response_class=Response,
+    summary="Every step of all particles, as it is taken",
+)
+async def paths(request: Request, body: schemas.Paths) -> Response:
+    """The events of a trace, as server-sent events."""
+    visit = Visit(await _order(request, body), request.app.state.batcher, events=True)
+    visit.begin()
+    try:
+        first = await unless_gone(request, visit.first())
+    except BaseException:
+        visit.end()
+        raise
+    return Stream(visit, visit.paths(first))
+
+
+async def _order(request: Request, body: Body) -> Order:
+    """The order; texts are cut into tokens in another thread."""
+    hall: Hall = request.app.state.hall
+    order = await run_in_threadpool(understand, body, hall.shop)
+    hall.metrics.add("unmask_tokens_total", order.given, kind="given")
+    return order
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    found = refusal(error)
+    return JSONResponse(found.body, found.status, found.headers)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    hint = "send a JSON object" if error.status_code == 400 else "GET / lists what is here"
+    found = Refusal(error.status_code, str(error.detail), hint)
+    return JSONResponse(found.body, error.status_code, error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = invalid(error.errors(), _fields(request.url.path))
+    return JSONResponse(found.body, found.status)
+
+
+def _fields(path: str) -> Sequence[str]:
+    bodies: dict[str, type[BaseModel]]
+    bodies = {"/v1/completions": schemas.Completion, "/v1/chat/completions": schemas.Chat, "/v1/paths": schemas.Paths}
+    return list(bodies[path].model_fields) if path in bodies else []
+
+
+def invalid(errors: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Refusal:
+    """The first field that is wrong, in one line."""
+    first = errors[0]
+    where = [str(part) for part in first["loc"][1:]]
+    if first["type"] == "json_invalid":
+        return Refusal(400, "the body is no JSON", str(first.get("ctx", {}).get("error", "")))
+    if not where:
+        return Refusal(400, "the body is no JSON object", "send an object with the fields of the request")
+    name = where[0]
+    if first["type"] == "extra_forbidden" and len(where) == 1:
+        near = get_close_matches(name, fields, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}?" if near else "GET /openapi.json lists the fields"
+        return Refusal(400, f"unknown field {name!r}", hint, param=name)
+    if first["type"] == "missing" and len(where) == 1:
+        return Refusal(400, f"{name} is missing", "it is required", param=name)
+    said = dict.fromkeys(str(one["msg"]) for one in errors if one["loc"][1:2] == first["loc"][1:2])
+    return Refusal(400, f"{name} is not as it should be", "; or ".join(said)[:300], param=name)

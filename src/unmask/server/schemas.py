@@ -1,0 +1,157 @@
+"""What a request may hold: OpenAI's fields, and every setting of a Recipe beside them.
+
+The OpenAPI document is made of it. Types are checked here; ranges and what goes together by Recipe, with its own words.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from unmask.flags import HELP
+from unmask.recipe import ALIASES, CHOICES, KINDS, RANGES
+from unmask.samplers import SAMPLERS
+from unmask.search import SEARCHES
+
+STOPS = 4  # stop sequences of a request, as at OpenAI
+Stop = str | Annotated[list[str], Field(max_length=STOPS)]
+Ids = Annotated[list[int], Field(min_length=1)]
+
+
+class Wire(BaseModel):
+    """An object of a request: no field that nobody knows, no type that is nearly right."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class StreamOptions(Wire):
+    """Options of a stream."""
+
+    include_usage: bool | None = Field(None, description="a last chunk with the usage of the whole request")
+    include_obfuscation: Literal[False] | None = None
+
+
+class Part(Wire):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(Wire):
+    """A message of a dialogue, as the model's chat template writes it; `developer` is `system`."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part]
+    # what a client sends back with an assistant's message
+    refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: None = None
+    name: None = None
+
+
+class Ask(Wire):
+    """What all requests have."""
+
+    model: str = Field(description="a name of /v1/models")
+    max_tokens: int | None = Field(None, description="positions to generate: `length` of a recipe")
+
+
+class Answered(Ask):
+    """What both kinds of completions have."""
+
+    n: int | None = Field(None, description="choices of each prompt; choice i has the seed `seed` + i")
+    stop: Stop | None = Field(None, description="the text ends before the first of these")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = Field(None, description="has no effect")
+    # what only its neutral values are taken of
+    frequency_penalty: float | None = Field(None, description="only 0")
+    presence_penalty: float | None = Field(None, description="only 0")
+    logit_bias: dict[str, float] | None = Field(None, description="only {}; `ban` forbids tokens")
+
+
+class _Completion(Answered):
+    prompt: str | Ids | Annotated[list[str] | list[Ids], Field(min_length=1)] | None = Field(
+        None, description="text, token ids, or a list of either"
+    )
+    suffix: str | None = Field(None, description="the text that follows what is generated: infilling")
+    canvas: str | Ids | None = Field(
+        None, description="instead of a prompt: text with [MASK] or [MASK*8] where it is open, or ids with the mask id"
+    )
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
+        None, description="log-probability of every token when it was decided, and of so many most probable ones"
+    )
+    echo: bool | None = Field(None, description="only false")
+    best_of: int | None = Field(None, description="only 1 or n; the search best-of-n chooses by path entropy")
+
+
+class _Chat(Answered):
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: int | None = Field(None, description="the newer name of max_tokens")
+    logprobs: bool | None = Field(None, description="log-probability of every token when it was decided")
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(None, description="so many most probable ones, too")
+    # what only its neutral values are taken of
+    response_format: dict[str, Any] | None = Field(None, description='only {"type": "text"}')
+    tools: list[Any] | None = Field(None, description="only []")
+    tool_choice: Any = Field(None, description="only none or auto")
+    parallel_tool_calls: bool | None = Field(None, description="has no effect: there are no tools")
+    modalities: list[str] | None = Field(None, description='only ["text"]')
+    store: bool | None = Field(None, description="only false")
+    service_tier: str | None = Field(None, description="only auto or default")
+
+
+class _Paths(Ask):
+    prompt: str | Ids | None = Field(None, description="text or token ids to go on from")
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    canvas: str | Ids | None = Field(None, description="as in a completion")
+
+
+# field: the values that change nothing, and the way out
+NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+    "frequency_penalty": ((0,), "leave it out"),
+    "presence_penalty": ((0,), "leave it out"),
+    "logit_bias": (({},), "use `ban` to forbid tokens"),
+    "echo": ((False,), "put the prompt before the text yourself"),
+    "response_format": (({"type": "text"},), "leave it out"),
+    "tools": (([],), "leave it out"),
+    "tool_choice": (("none", "auto"), "leave it out"),
+    "modalities": ((["text"],), "leave it out"),
+    "store": ((False,), "leave it out"),
+    "service_tier": (("auto", "default"), "leave it out"),
+}
+
+
+def _field(name: str) -> tuple[Any, Any]:
+    """Type and description of a setting."""
+    kind = KINDS[name].split(" ")[0].split("[")[0]
+    found: Any = {"int": int, "float": float, "bool": bool, "str": str, "tuple": list[int | str]}[kind]
+    said: dict[str, Any] = {}
+    if name in RANGES:
+        low, high, closed = RANGES[name]
+        said = {"minimum" if closed else "exclusiveMinimum": low}
+        said |= {} if high == math.inf else {"maximum": high}
+    names = {"sampler": list(SAMPLERS), "search": list(SEARCHES), **{key: list(CHOICES[key]) for key in CHOICES}}
+    if name in names:
+        said = {"enum": names[name]}
+    inner = Annotated[found, Field(json_schema_extra=said)] if said else found
+    return inner | None, Field(None, description=HELP[name])
+
+
+SETTINGS: dict[str, Any] = {name: _field(name) for name in KINDS}
+SETTINGS |= {
+    alias: (SETTINGS[name][0], Field(None, description=f"the same as {name}")) for alias, name in ALIASES.items()
+}
+
+if TYPE_CHECKING:
+    Completion = _Completion
+    Chat = _Chat
+    Paths = _Paths
+else:
+    Completion = create_model("CompletionRequest", __base__=_Completion, **SETTINGS)
+    Chat = create_model("ChatCompletionRequest", __base__=_Chat, **SETTINGS)
+    Paths = create_model("PathsRequest", __base__=_Paths, **SETTINGS)

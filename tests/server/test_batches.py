@@ -1,0 +1,144 @@
+"""Requests that meet in the queue: the same tokens as alone, and nobody's failure is another's."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from serving import Poisoned, Slow, running
+
+from unmask import Recipe, decode, load
+from unmask.models.wrap import Counted
+
+SETTINGS = {"sampler": "uniform", "search": "smc", "particles": 3, "every": 2}
+
+
+def at_once(jobs: list[Any]) -> list[Any]:
+    """What each gives, or the error that it raises; all begin together."""
+    gate = threading.Barrier(len(jobs))
+
+    def run(job: Any) -> Any:
+        gate.wait()
+        try:
+            return job()
+        except openai.OpenAIError as error:
+            return error
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(run, jobs))
+
+
+def test_together_as_alone():
+    """Prompts of several lengths, blocking and streaming, two recipes, one server."""
+    model = load("text")
+    counted = Counted(model)
+    prompts = ["The city of Vienna", "In 1995", "", "A river in the north of", "She", "Music is"]
+    with running({"text": counted}) as here:
+        client = here.client()
+
+        def ask(place: int, **more: Any) -> Any:
+            recipe = SETTINGS if place % 3 else {**SETTINGS, "every": 3}
+            given = {"model": "text", "prompt": prompts[place], "max_tokens": 6, "seed": place, "extra_body": recipe}
+            return client.completions.create(**given, **more)
+
+        def streamed(place: int) -> str:
+            return "".join(choice.text for chunk in ask(place, stream=True) for choice in chunk.choices)
+
+        found = at_once([*[lambda p=p: ask(p) for p in range(6)], *[lambda p=p: streamed(p) for p in range(6)]])
+    expected = []
+    for place, prompt in enumerate(prompts):
+        settings = SETTINGS if place % 3 else {**SETTINGS, "every": 3}
+        expected.append(decode(model, prompt, recipe=Recipe(length=6, seed=place, temperature=1.0, **settings)))
+    for one, result in zip(found[:6], expected, strict=True):
+        assert one.choices[0].text == result.text
+        assert one.choices[0].unmask["path_entropy"] == pytest.approx(result.path_entropy, abs=1e-4)
+        assert one.choices[0].unmask["evaluations"] == result.evaluations
+    assert found[6:] == [result.text for result in expected]
+    assert max(one.choices[0].unmask["batch"] for one in found[:6]) > 3
+    assert counted.count.calls < 12 * 6  # fewer than one by one
+
+
+def test_a_batch_has_its_limits(wait):
+    slow = Slow(load("table"))
+    with running({"table": slow}, batch=3, cells=40) as here:
+        client = here.client()
+        ask = lambda: client.completions.create(model="table", prompt="se", max_tokens=4)  # noqa: E731
+        found = at_once([ask] * 8)
+        assert max(one.choices[0].unmask["batch"] for one in found) == 3
+        particles = {"search": "best-of-n", "particles": 3}  # 18 cells each: two fit
+        many = lambda: client.completions.create(model="table", prompt="se", max_tokens=4, extra_body=particles)  # noqa: E731
+        found = at_once([many] * 5)
+        assert max(one.choices[0].unmask["batch"] for one in found) == 2
+
+
+def test_a_failure_stays_with_its_request(capfd):
+    model = load("table")
+    letters = "aenrst"
+    bad = Slow(Poisoned(model, letters.index("n"), letters.index("r")))
+    with running({"table": bad}) as here:
+        client = here.client()
+        given = {"model": "table", "max_tokens": 3, "extra_body": {"sampler": "uniform"}}
+
+        def ask(prompt: str, seed: int) -> Any:
+            return client.completions.create(prompt=prompt, seed=seed, **given).choices[0].text
+
+        def stream(prompt: str, seed: int) -> Any:
+            chunks = client.completions.create(prompt=prompt, seed=seed, stream=True, **given)
+            return "".join(choice.text for chunk in chunks for choice in chunk.choices)
+
+        asked = [("se", 1), ("na", 2), ("te", 3), ("ra", 4), ("at", 5)]
+        jobs = [lambda a=a, how=how: how(*a) for how in (ask, stream) for a in asked]
+        found = at_once(jobs)
+        for (prompt, seed), text in zip([*asked, *asked], found, strict=True):
+            if prompt == "na":
+                assert isinstance(text, openai.InternalServerError)
+                assert "decoding failed with RuntimeError" in str(text)
+            elif prompt == "ra":
+                assert isinstance(text, openai.InternalServerError)
+                assert "gave logits that are NaN" in str(text)
+            else:
+                recipe = Recipe(sampler="uniform", length=3, seed=seed, temperature=1.0)
+                assert text == decode(model, prompt, recipe=recipe).text
+        assert "unmask_retried_total" in here.batcher.metrics.text()
+        assert ask("se", 1) == found[0]
+    assert "RuntimeError: poison" in capfd.readouterr().err
+
+
+def test_a_failure_after_some_steps_repeats_nothing():
+    """A batch fails in its third step: whoever has heard two steps hears the rest, once."""
+
+    class Late(Slow):
+        def look(self, state: Any, rows: Any) -> Any:
+            if len(self.asked) == 2 and len(rows) > 1:
+                self.asked.append(0)
+                raise RuntimeError("once")
+            return super().look(state, rows)
+
+    model = load("table")
+    with running({"table": Late(model, 0.05)}) as here:
+        client = here.client()
+        given = {
+            "model": "table",
+            "prompt": "",
+            "max_tokens": 6,
+            "extra_body": {"sampler": "semi-ar", "block_length": 1},
+        }
+        streams = at_once([lambda s=s: list(client.completions.create(**given, seed=s, stream=True)) for s in (1, 2)])
+        recipe = Recipe(sampler="semi-ar", block_length=1, length=6, temperature=1.0)
+        for seed, chunks in zip((1, 2), streams, strict=True):
+            assert "".join(c.choices[0].text for c in chunks) == decode(model, recipe=recipe.replace(seed=seed)).text
+            assert len(chunks) == 7
+
+
+def test_other_models_and_recipes_wait_their_turn():
+    with running({"table": Slow(load("table")), "random": load("random")}) as here:
+        client = here.client()
+        one = {"prompt": "se", "max_tokens": 3, "seed": 1}
+        jobs = [lambda: client.completions.create(model="table", **one).choices[0].text] * 3
+        jobs += [lambda: client.completions.create(model="random", **one).choices[0].text] * 3
+        jobs += [lambda: client.completions.create(model="table", **one, temperature=0).choices[0].text] * 3
+        found = at_once(jobs)
+    assert len(set(found[:3])) == len(set(found[3:6])) == len(set(found[6:])) == 1

@@ -1,0 +1,307 @@
+"""The official client against a running server: what it asks is what `decode` gives, at once and as a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+from serving import running
+
+from unmask import Recipe, decode, load, trace
+from unmask.prompt import encode
+
+TEXT = "The city of Vienna"
+EVEN = {"sampler": "uniform", "steps": 6}
+SMC = {"sampler": "uniform", "search": "smc", "particles": 4, "every": 2}
+
+
+def completion(client: OpenAI, **given: Any) -> Any:
+    extra = {name: given.pop(name) for name in list(given) if name in (*EVEN, *SMC, "canvas", "length", "gen_length")}
+    return client.completions.create(**{"model": "text", "prompt": TEXT, "max_tokens": 10, **given}, extra_body=extra)
+
+
+def test_models_are_listed(client):
+    assert [model.id for model in client.models.list()] == ["text", "sudoku", "table", "random", "chatty"]
+    assert client.models.retrieve("text").unmask["limit"] == 512
+    with pytest.raises(openai.NotFoundError, match="unknown model 'txt': did you mean 'text'"):
+        client.models.retrieve("txt")
+
+
+def test_a_completion_is_what_decode_gives(client):
+    found = completion(client, seed=7, temperature=0.8, top_p=0.9, **SMC)
+    recipe = Recipe(length=10, seed=7, temperature=0.8, top_p=0.9, **SMC)
+    result = decode(load("text"), TEXT, recipe=recipe)
+    choice = found.choices[0]
+    assert (found.object, found.model, choice.index) == ("text_completion", "text", 0)
+    assert choice.text == result.text
+    assert choice.unmask["path_entropy"] == pytest.approx(result.path_entropy)
+    assert choice.unmask["state_entropy"] == pytest.approx(result.best.state_entropy)
+    assert found.unmask["path_entropy"] == choice.unmask["path_entropy"]
+    for name in ("steps", "calls", "evaluations", "seed", "chosen", "lineages"):
+        assert choice.unmask[name] == getattr(result, name)
+    assert [one["text"] for one in choice.unmask["particles"]] == [one.text for one in result.particles]
+    assert found.usage.prompt_tokens == len(encode(load("text"), TEXT))
+    assert found.usage.completion_tokens == 10 and found.usage.total_tokens == found.usage.prompt_tokens + 10
+
+
+def test_choices_have_seeds_of_their_own_and_seeds_repeat(client):
+    many = completion(client, n=3, seed=5, **EVEN)
+    assert [choice.unmask["seed"] for choice in many.choices] == [5, 6, 7]
+    for place in range(3):
+        alone = completion(client, seed=5 + place, **EVEN)
+        assert alone.choices[0].text == many.choices[place].text
+    assert len({choice.text for choice in many.choices}) == 3
+    free = completion(client, **EVEN)
+    again = completion(client, seed=free.choices[0].unmask["seed"], **EVEN)
+    assert again.choices[0].text == free.choices[0].text
+
+
+def test_prompts_may_be_many_or_ids(client):
+    ids = encode(load("text"), TEXT)
+    found = completion(client, prompt=[TEXT, "In 1995"], n=2, seed=0, **EVEN)
+    assert [choice.index for choice in found.choices] == [0, 1, 2, 3]
+    assert completion(client, prompt=ids, seed=1, **EVEN).choices[0].text == found.choices[1].text
+    assert completion(client, prompt="In 1995", seed=3, **EVEN).choices[0].text == found.choices[3].text
+    both = completion(client, prompt=[ids, ids[:2]], seed=0, **EVEN)
+    assert both.choices[0].text == found.choices[0].text
+    assert both.usage.prompt_tokens == len(ids) + 2
+
+
+def test_temperature_is_one_unless_given_and_zero_is_greedy(client):
+    assert (
+        completion(client, seed=1, **EVEN).choices[0].text
+        == completion(client, seed=1, temperature=1, **EVEN).choices[0].text
+    )
+    greedy = Recipe(length=10, sampler="entropy")
+    text = decode(load("text"), TEXT, recipe=greedy).text
+    found = client.completions.create(
+        model="text", prompt=TEXT, max_tokens=10, temperature=0, top_p=0.5, extra_body={"sampler": "entropy"}
+    )
+    assert found.choices[0].text == text
+
+
+def test_length_has_other_names_and_a_default(client):
+    plain = client.completions.create(model="table", prompt="se", seed=1)
+    assert len(plain.choices[0].text) == 4 and plain.choices[0].finish_reason == "length"
+    short = client.completions.create(model="table", prompt="se", seed=1, extra_body={"gen_length": 2})
+    assert len(short.choices[0].text) == 2
+    with pytest.raises(openai.BadRequestError, match="length is given twice"):
+        client.completions.create(model="table", prompt="se", max_tokens=2, extra_body={"length": 2})
+
+
+def test_stop_cuts_the_text(client):
+    whole = completion(client, seed=2, **EVEN).choices[0].text
+    word = whole[5:8]
+    cut = completion(client, seed=2, stop=["never there", word], **EVEN)
+    assert cut.choices[0].text == whole[: whole.index(word)]
+    assert cut.choices[0].finish_reason == "stop"
+    assert 0 < cut.usage.completion_tokens < 10
+
+
+def test_canvas_and_suffix_fill_holes(client):
+    found = client.completions.create(model="table", prompt="", seed=1, extra_body={"canvas": "t[MASK*4]t"})
+    result = decode(load("table"), canvas="t[MASK*4]t", recipe=Recipe(temperature=1.0, seed=1))
+    assert (found.choices[0].text, found.choices[0].finish_reason) == (result.text, "stop")
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (2, 4)
+    middle = client.completions.create(model="table", prompt="t", suffix="t", max_tokens=4, seed=1)
+    assert middle.choices[0].text == result.text[1:-1]
+    puzzle = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+    solved = client.completions.create(
+        model="sudoku", prompt="", temperature=0, extra_body={"canvas": puzzle.replace(".", "[MASK]"), "steps": 8}
+    )
+    assert len(solved.choices[0].text) == 81 and solved.choices[0].text.startswith("53")
+
+
+def test_logprobs_of_completions(client):
+    found = completion(client, seed=3, logprobs=2, **EVEN)
+    logs, text = found.choices[0].logprobs, found.choices[0].text
+    assert "".join(logs.tokens) == text and len(logs.tokens) == 10
+    assert [text[at:].startswith(token) for at, token in zip(logs.text_offset, logs.tokens, strict=True)] == [True] * 10
+    for log, most in zip(logs.token_logprobs, logs.top_logprobs, strict=True):
+        assert log < 0 and len(most) <= 2 and log <= max(most.values()) + 1e-6
+    assert completion(client, seed=3, **EVEN).choices[0].text == text
+    assert completion(client, seed=3, **EVEN).choices[0].logprobs is None
+
+
+def test_logprobs_follow_the_lineage_that_is_chosen(client):
+    model, seed = load("table"), 4
+    settings = {"sampler": "uniform", "search": "smc", "particles": 6, "every": 1}
+    found = client.completions.create(
+        model="table", prompt="", max_tokens=6, seed=seed, logprobs=0, extra_body=settings
+    )
+    logs = found.choices[0].logprobs.token_logprobs
+    joint = model.joint / model.joint.sum()
+    exact = float(joint[tuple(encode(model, found.choices[0].text))].log())
+    assert sum(logs) == pytest.approx(exact, abs=1e-4)  # one token a step: the chain rule along the lineage
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def joined(stream: Any) -> tuple[str, list[Any]]:
+    chunks = list(stream)
+    return "".join(choice.text for chunk in chunks for choice in chunk.choices), chunks
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sampler": "semi-ar", "block_length": 2},
+        {"sampler": "uniform"},
+        {"sampler": "p2", "steps": 8},
+        {"sampler": "uniform", "search": "smc", "particles": 4, "every": 2},
+    ],
+    ids=lambda settings: settings.get("search", settings["sampler"]),
+)
+@pytest.mark.parametrize("stop", [None, ["e", " the"]])
+def test_the_joined_stream_is_the_blocking_text(client, settings, stop):
+    given = {"model": "text", "prompt": TEXT, "max_tokens": 8, "seed": 11, "stop": stop, "extra_body": settings}
+    whole = client.completions.create(**given)
+    text, chunks = joined(client.completions.create(**given, stream=True))
+    assert text == whole.choices[0].text
+    last = chunks[-1]
+    assert last.choices[0].finish_reason == whole.choices[0].finish_reason
+    assert last.choices[0].unmask["path_entropy"] == whole.choices[0].unmask["path_entropy"]
+    assert last.unmask["evaluations"] == whole.unmask["evaluations"]
+    texts = [chunk for chunk in chunks if chunk.choices[0].text]
+    events = [chunk.choices[0].unmask["event"] for chunk in chunks[:-1] if "unmask" in chunk.choices[0].model_extra]
+    if settings["sampler"] == "semi-ar" and stop is None:
+        assert len(texts) > 3 and not events  # from left to right: piece by piece
+    if settings["sampler"] == "p2" or "search" in settings:
+        assert len(texts) == (1 if text else 0)
+        assert [event["event"] for event in events] == ["start", *["step"] * (len(events) - 2), "end"]
+        assert trace.lineages(events)[whole.choices[0].unmask["chosen"]] == pytest.approx(
+            whole.choices[0].unmask["state_entropy"]
+        )
+
+
+def test_a_stream_of_several_choices_with_usage_and_logprobs(client):
+    given = {"model": "text", "prompt": [TEXT, "In 1995"], "n": 2, "seed": 1, "max_tokens": 8, "logprobs": 1}
+    settings = {"sampler": "semi-ar", "block_length": 1}
+    whole = client.completions.create(**given, extra_body=settings)
+    stream = client.completions.create(
+        **given, extra_body=settings, stream=True, stream_options={"include_usage": True}
+    )
+    texts, logs, usage = [""] * 4, [[] for _ in range(4)], None
+    for chunk in stream:
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            logs[choice.index] += choice.logprobs.tokens if choice.logprobs else []
+    assert texts == [choice.text for choice in whole.choices]
+    assert ["".join(tokens) for tokens in logs] == texts
+    assert usage == whole.usage
+
+
+def test_halves_of_characters_are_not_sent(client):
+    """Greek in a vocabulary of English: every letter is two tokens."""
+    given = {"model": "text", "prompt": "αβγ", "suffix": "δε", "max_tokens": 8, "temperature": 1.5}
+    for seed in range(2):
+        settings = {"sampler": "semi-ar", "block_length": 1, "ban": list(range(258, 8192))}  # bytes only
+        whole = client.completions.create(**given, seed=seed, logprobs=0, extra_body=settings).choices[0]
+        stream = client.completions.create(**given, seed=seed, logprobs=0, extra_body=settings, stream=True)
+        text, chunks = joined(stream)
+        assert text == whole.text
+        logs = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs is not None]
+        assert [log for one in logs for log in one.token_logprobs] == whole.logprobs.token_logprobs
+        assert [token for one in logs for token in one.tokens] == whole.logprobs.tokens
+
+
+# --- chat ------------------------------------------------------------------------------------------------------------
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many legs have six spiders?"}]
+
+
+def test_a_chat_is_what_decode_gives(client, tiny_llada):
+    recipe = Recipe(length=8, seed=2, temperature=1.0, **SMC)
+    given = {"model": "chatty", "messages": MESSAGES, "max_completion_tokens": 8, "seed": 2, "extra_body": SMC}
+    whole = client.chat.completions.create(**given)
+    assert whole.object == "chat.completion" and whole.choices[0].message.role == "assistant"
+    assert whole.choices[0].message.content == decode(tiny_llada, MESSAGES, recipe=recipe).text
+    chunks = list(client.chat.completions.create(**given, stream=True))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    again = [*MESSAGES, whole.choices[0].message, {"role": "user", "content": [{"type": "text", "text": "Why?"}]}]
+    assert client.chat.completions.create(model="chatty", messages=again, max_tokens=4).choices
+
+
+def test_logprobs_of_chats(client):
+    given = {"model": "chatty", "messages": MESSAGES, "max_tokens": 6, "seed": 2, "logprobs": True, "top_logprobs": 3}
+    whole = client.chat.completions.create(**given)
+    content = whole.choices[0].logprobs.content
+    assert "".join(one.token for one in content) == whole.choices[0].message.content
+    assert all(one.logprob <= one.top_logprobs[0].logprob + 1e-6 and len(one.top_logprobs) == 3 for one in content)
+
+
+def test_a_model_without_a_template_says_so(client):
+    with pytest.raises(openai.BadRequestError, match="text has no chat template: use /v1/completions") as caught:
+        client.chat.completions.create(model="text", messages=MESSAGES)
+    assert (caught.value.type, caught.value.param) == ("invalid_request_error", "messages")
+
+
+def test_messages_may_go_as_plain_text():
+    with running({"text": load("text")}, plain_chat=True) as here:
+        given = {"model": "text", "max_tokens": 6, "seed": 1, "extra_body": EVEN}
+        turns = [{"role": "user", "content": "The city of"}, {"role": "assistant", "content": "Vienna"}]
+        found = here.client().chat.completions.create(messages=turns, **given)
+        recipe = Recipe(length=6, seed=1, temperature=1.0, **EVEN)
+        assert found.choices[0].message.content == decode(load("text"), "The city of\n\nVienna", recipe=recipe).text
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"extra_body": {"samplr": "eb"}}, "unknown field 'samplr': did you mean 'sampler'"),
+        ({"extra_body": {"sampler": "eb", "steps": 3}}, "steps has no effect on sampler eb"),
+        ({"extra_body": {"background": "/etc/passwd", "sampler": "pc"}}, "a file only the server"),
+        ({"extra_body": {"canvas": "[MASK]"}}, "prompt, messages and canvas exclude each other"),
+        ({"temperature": -1}, "temperature is -1: it must be at least 0"),
+        ({"temperature": "hot"}, "temperature is not as it should be"),
+        ({"max_tokens": 0}, "length is 0: it must be at least 1"),
+        ({"max_tokens": 600}, "longer than text allows"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty is not supported"),
+        ({"logit_bias": {"5": 1}}, "logit_bias is not supported: use `ban`"),
+        ({"echo": True}, "echo is not supported"),
+        ({"best_of": 3}, "best_of is not supported: use search best-of-n"),
+        ({"stop": ["a"] * 5}, "stop is not as it should be"),
+        ({"stop": ""}, "a stop sequence is empty"),
+        ({"stream_options": {"include_usage": True}}, "stream_options has no effect without stream"),
+        ({"n": 0}, "n is 0"),
+        ({"logprobs": 9}, "logprobs is not as it should be"),
+        ({"seed": 2**63}, "seed is 9223372036854775808"),
+        ({"prompt": [99999]}, "token id 99999 is outside the vocabulary"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_done_is_a_bad_request(client, given, words):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(**{"model": "text", "prompt": TEXT, **given})
+    assert words in str(caught.value)
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_neutral_values_are_taken(client):
+    client.completions.create(
+        model="table",
+        prompt="s",
+        frequency_penalty=0,
+        presence_penalty=0,
+        logit_bias={},
+        echo=False,
+        best_of=1,
+        user="me",
+    )
+    client.chat.completions.create(
+        model="chatty",
+        messages=MESSAGES,
+        max_tokens=2,
+        response_format={"type": "text"},
+        tools=[],
+        tool_choice="none",
+        store=False,
+    )

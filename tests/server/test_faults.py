@@ -1,0 +1,304 @@
+"""Clients that leave, bodies that are no requests, limits, tokens, and the end of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from serving import Running, Slow, running
+
+from unmask import Recipe, decode, load, trace
+from unmask.server import schemas
+from unmask.server.limits import Refusal
+from unmask.server.order import understand
+from unmask.server.visit import Visit
+
+HEAD = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
+ASK = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
+
+
+def post(here: Running, body: bytes, path: str = "/v1/completions", **headers: str) -> tuple[int, Any]:
+    line = http.client.HTTPConnection("127.0.0.1", here.port, timeout=30)
+    try:
+        line.request("POST", path, body, {"content-type": "application/json", **headers})
+        answer = line.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if answer.headers["content-type"] == "application/json" else text
+    finally:
+        line.close()
+
+
+def begin(here: Running, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
+    """A request on its way; nobody has read its answer."""
+    line = socket.create_connection(("127.0.0.1", here.port), timeout=30)
+    data = json.dumps(body).encode()
+    line.sendall(HEAD.format(path, len(data)).encode() + data)
+    return line
+
+
+def hang_up(line: socket.socket) -> None:
+    """Like a client that crashes: nothing is said, the line is dead."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.close()
+
+
+def right(here: Running) -> None:
+    """The next request is answered correctly."""
+    found = here.client().completions.create(**ASK)
+    recipe = Recipe(length=4, seed=1, temperature=1.0)
+    assert found.choices[0].text == decode(load("table"), "se", recipe=recipe).text
+
+
+# --- clients that leave ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/paths"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_cancels_its_work(wait, path, stream):
+    slow = Slow(load("random"), 0.02)
+    body = {"model": "random", "prompt": "a", "max_tokens": 400}
+    body |= {"stream": stream} if path == "/v1/completions" else {}
+    with running({"random": slow}) as here:
+        line = begin(here, body, path)
+        if stream:
+            assert line.recv(10).startswith(b"HTTP/1.1 2")
+        wait(lambda: len(slow.asked) > 3)
+        hang_up(line)
+        wait(lambda: not here.batcher.running)
+        assert len(slow.asked) < 100
+        assert 'unmask_choices_total{how="cancelled"} 1' in here.batcher.metrics.text()
+
+
+def test_a_batch_goes_on_for_the_others(wait):
+    slow = Slow(load("random"), 0.005)
+    body = {"model": "random", "prompt": "a", "max_tokens": 60, "stream": True}
+    with running({"random": slow}) as here, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(here.client().completions.create, model="random", prompt="b", max_tokens=60, seed=3)
+        line = begin(here, body)
+        wait(lambda: len(slow.asked) > 3 and max(slow.asked) == 2)
+        hang_up(line)
+        recipe = Recipe(length=60, seed=3, temperature=1.0)
+        assert other.result().choices[0].text == decode(load("random"), "b", recipe=recipe).text
+        assert other.result().choices[0].unmask["batch"] == 2
+
+
+def test_two_hundred_clients_hang_up_in_the_middle(wait):
+    before = threading.active_count()
+    with running({"table": Slow(load("table"), 0.01), "random": load("random")}, queue=300) as here:
+        body = {"model": "random", "prompt": "a", "max_tokens": 64, "stream": True}
+        for place in range(200):
+            line = begin(here, {**body, "seed": place})
+            if place % 2:
+                line.recv(1)
+            hang_up(line)
+        wait(lambda: not here.batcher.running and not here.batcher.waiting)
+        right(here)
+        wait(lambda: not here.server.server_state.tasks)
+    assert threading.active_count() <= before + 1
+
+
+def test_a_reader_that_is_too_slow_is_told(usual, monkeypatch):
+    monkeypatch.setattr("unmask.server.visit.PENDING", 5)
+    body = schemas.Paths(model="random", prompt="a", max_tokens=40)
+
+    async def sleepy() -> list[trace.Event]:
+        visit = Visit(understand(body, usual.shop), usual.batcher, events=True)
+        visit.begin()
+        while not visit.jobs[0].over:
+            await asyncio.sleep(0.01)
+        return [(await visit.next())[1] for _ in range(20)]
+
+    with pytest.raises(Refusal, match="the events were not read in time"):
+        asyncio.run(sleepy())
+    right(usual)
+
+
+# --- bodies that are no requests -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"", 400, "JSON object"),
+        (b'{"model": "table"', 400, "the body is no JSON"),
+        (b"[]", 400, "the body is no JSON object"),
+        (b"null", 400, "JSON object"),
+        (b'{"model": "table", "prompt": "\xff\xfe"}', 400, "pars"),
+        (b"\xff\xfe\x00", 400, "pars"),
+        (b'{"model": "text", "prompt": "\\ud800"}', 400, "tokenizer cannot read"),
+        (b'{"model": "\\ud800", "prompt": "s"}', 404, "unknown model"),
+        (b'{"model": "table", "prompt": "s", "stop": "\\ud800"}', 200, ""),
+        (b'{"model": "table", "prompt": "s", "temperature": NaN}', 400, "temperature is nan"),
+        (b'{"model": "table", "prompt": "s", "temperature": 1e999}', 400, "temperature is inf"),
+        (b'{"model": "table", "prompt": "s", "seed": ' + b"9" * 5000 + b"}", 400, "pars"),
+        (b"[" * 200_000, 400, "pars"),
+        (b'{"model": "table", "prompt": "' + b"s" * 10_000_000 + b'"}', 413, "more than 1,048,576 bytes"),
+        (b'{"model": "table", "prompt": "s", "particles": 1000000000, "search": "smc"}', 413, "particles of"),
+        (b'{"model": "table", "prompt": "s", "max_tokens": 2000000000}', 413, "2,000,000,001 positions"),
+        (b'{"model": "table", "canvas": "[MASK*99999999999]"}', 413, "99,999,999,999 positions"),
+        (b'{"model": "table", "prompt": "s", "n": 1000}', 413, "1000 choices are more than 128"),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, bytes) else "",
+)
+def test_no_request(usual, body, status, words):
+    found, said = post(usual, body)
+    assert found == status
+    if status != 200:
+        assert set(said["error"]) == {"message", "type", "param", "code"}
+        assert words in said["error"]["message"] and "\n" not in said["error"]["message"]
+    right(usual)
+
+
+def test_other_kinds_are_refused(usual):
+    assert post(usual, b"{}", **{"content-type": "text/plain"})[0] == 415  # what a page of another site can send
+    assert post(usual, b"{}", **{"host": "evil.example"})[0] == 421  # a name that another site gave to this machine
+    assert post(usual, b"{}", path="/v1/nothing")[0] == 404
+    line = http.client.HTTPConnection("127.0.0.1", usual.port)
+    line.request("GET", "/v1/completions")
+    assert line.getresponse().status == 405
+
+
+def test_half_a_request_is_given_up():
+    with running({"table": load("table")}, seconds=0.3) as here:
+        line = socket.create_connection(("127.0.0.1", here.port))
+        line.sendall(HEAD.format("/v1/completions", 99).encode() + b"{")
+        assert b" 408 " in line.recv(1000)
+        right(here)
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_is_429(wait):
+    with running({"table": Slow(load("table"), 0.1)}, queue=2, batch=1) as here:
+        client = here.client()
+        with ThreadPoolExecutor(8) as pool:
+            jobs = [pool.submit(client.completions.create, **ASK) for _ in range(8)]
+            errors = [job.exception() for job in jobs]
+        refused = [error for error in errors if error is not None]
+        assert 3 <= len(refused) <= 6
+        assert all(isinstance(error, openai.RateLimitError) for error in refused)
+        assert "choices wait already, of at most 2: ask again" in str(refused[0])
+        assert refused[0].response.headers["retry-after"] == "1"
+        patient = client.with_options(max_retries=8)
+        with ThreadPoolExecutor(4) as pool:
+            assert (
+                len([job.result() for job in [pool.submit(patient.completions.create, **ASK) for _ in range(4)]]) == 4
+            )
+
+
+def test_what_takes_too_long_is_408(wait):
+    slow = Slow(load("random"), 0.02)
+    with running({"random": slow, "table": load("table")}, seconds=0.4) as here:
+        client, given = here.client(), {"model": "random", "prompt": "a", "max_tokens": 1000}
+        with pytest.raises(openai.APIStatusError, match=r"not decoded within 0.4 seconds") as caught:
+            client.completions.create(**given)
+        assert caught.value.status_code == 408 and caught.value.response.headers["x-should-retry"] == "false"
+        wait(lambda: not here.batcher.running)
+        with pytest.raises(openai.APIError, match=r"not decoded within 0.4 seconds"):  # its status was sent long ago
+            list(client.completions.create(**given, stream=True))
+        wait(lambda: not here.batcher.running)
+        assert len(slow.asked) < 100
+        right(here)
+
+
+# --- tokens and hosts ------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_asked_for():
+    with running({"table": load("table")}, token="sesame") as here:
+        for wrong in ("none", "sesam", "sesame2"):
+            with pytest.raises(openai.AuthenticationError, match="wants its token"):
+                here.client(wrong).completions.create(**ASK)
+        assert here.client("sesame").completions.create(**ASK).choices
+        line = http.client.HTTPConnection("127.0.0.1", here.port)
+        for path, status in (("/healthz", 200), ("/", 200), ("/openapi.json", 200), ("/metrics", 401)):
+            line.request("GET", path, headers={"host": "other.example"})
+            answer = line.getresponse()
+            answer.read()
+            assert answer.status == status, path
+
+
+# --- paths, health, metrics ------------------------------------------------------------------------------------------
+
+
+def test_paths_are_a_trace(usual, tmp_path):
+    settings = {"sampler": "uniform", "search": "smc", "particles": 4, "every": 1}
+    body = {"model": "table", "prompt": "s", "seed": 5, "length": 5, **settings}
+    status, text = post(usual, json.dumps(body).encode(), "/v1/paths")
+    assert status == 200
+    blocks = text.decode().split("\n\n")[:-1]
+    kinds, lines = zip(*[block.split("\n") for block in blocks], strict=True)
+    file = tmp_path / "path.jsonl"
+    file.write_text("".join(line.removeprefix("data: ") + "\n" for line in lines))
+    found = trace.load(file)
+    assert [f"event: {event['event']}" for event in found] == list(kinds)
+    own: list[trace.Event] = []
+    recipe = Recipe(length=5, seed=5, temperature=1.0, **settings)
+    decode(load("table"), "s", recipe=recipe, watch=own.append)
+    assert found[0]["recipe"] == recipe.to_dict() and found[0]["seeds"] == [5]
+    assert list(trace.replay(found)) == list(trace.replay(own))
+    assert trace.ancestry(found) == trace.ancestry(own)
+    assert found[-1]["chosen"] == own[-1]["chosen"]
+
+
+def test_health_and_metrics(usual):
+    right(usual)
+    line = http.client.HTTPConnection("127.0.0.1", usual.port)
+    line.request("GET", "/healthz")
+    assert json.loads(line.getresponse().read())["status"] == "ok"
+    line.request("GET", "/metrics")
+    answer = line.getresponse()
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    text = answer.read().decode()
+    for one in text.splitlines():
+        assert one.startswith("# ") or (len(one.rsplit(" ", 1)) == 2 and float(one.rsplit(" ", 1)[1]) >= 0)
+    assert 'unmask_requests_total{path="/v1/completions",status="200"}' in text
+    assert 'unmask_evaluations_total{model="table"}' in text
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_under_way_is_finished(wait):
+    slow = Slow(load("random"), 0.01)
+    with running({"random": slow}) as here, ThreadPoolExecutor(2) as pool:
+        given = {"model": "random", "prompt": "a", "max_tokens": 40, "seed": 2}
+        blocking = pool.submit(here.client().completions.create, **given)
+        wait(lambda: len(slow.asked) > 2)
+        streaming = pool.submit(lambda: list(here.client().completions.create(**given, stream=True)))
+        wait(lambda: len(here.batcher.waiting) == 1 or len(here.batcher.running) > 1)
+        here.server.should_exit = True
+        text = blocking.result().choices[0].text
+        assert "".join(chunk.choices[0].text for chunk in streaming.result()) == text
+        here.thread.join(10)
+        assert not here.thread.is_alive() and not here.batcher.thread.is_alive()
+        with pytest.raises(openai.APIConnectionError):
+            here.client().completions.create(**given)
+
+
+def test_what_takes_longer_than_the_grace_is_told(wait):
+    slow = Slow(load("random"), 0.02)
+    with running({"random": slow}, grace=0.2) as here, ThreadPoolExecutor(2) as pool:
+        given = {"model": "random", "prompt": "a", "max_tokens": 2000}
+        blocking = pool.submit(here.client().completions.create, **given)
+        wait(lambda: len(slow.asked) > 2)
+        streaming = pool.submit(lambda: list(here.client().completions.create(**given, stream=True)))
+        wait(lambda: len(here.batcher.waiting) == 1)
+        began = time.monotonic()
+        here.server.should_exit = True
+        for job in (blocking, streaming):
+            assert isinstance(job.exception(), openai.InternalServerError)
+            assert "the server stopped before this was decoded" in str(job.exception())
+        here.thread.join(10)
+        assert not here.thread.is_alive() and time.monotonic() - began < 5
+        assert not here.batcher.thread.is_alive()

@@ -1,0 +1,88 @@
+"""`unmask serve` as a process: what it prints, warns about and refuses, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from unmask.cli import main
+from unmask.servecli import LIMITS
+from unmask.server.limits import Limits
+
+
+def test_a_process_that_is_told_to_stop() -> None:
+    words = ["serve", "--model", "table", "--port", "0", "--sampler", "uniform", "--temperature", "0.5"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "UNMASK_TOKEN": "sesame"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "unmask", *words], env=env, **pipes) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"table at (http://127\.0\.0\.1:\d+) \(Ctrl-C stops\)\n", line)
+        assert found
+        client = OpenAI(base_url=f"{found[1]}/v1", api_key="sesame")
+        answer = client.completions.create(model="table", prompt="s", seed=1)
+        assert answer.unmask["recipe"] == {  # type: ignore[attr-defined]
+            "sampler": "uniform", "search": "vanilla", "length": 5, "temperature": 0.5
+        }  # fmt: skip
+        fast = client.completions.create(model="table", prompt="s", extra_body={"sampler": "eb", "bound": 1})
+        assert fast.unmask["recipe"]["temperature"] == 0.5  # type: ignore[attr-defined]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert out == "" and "Traceback" not in err
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--port 99999999", "the port is 99999999: it must be from 0 to 65535"),
+        ("--host nowhere.invalid", "cannot listen at nowhere.invalid port 8000: "),
+        ("--max-queue 0", "the limit of queue is 0: it must be positive"),
+        ("--bound 3", "bound has no effect on sampler confidence with search vanilla"),
+        ("--model tabel", "unknown model 'tabel': did you mean 'table'?"),
+        ("--token ''", "the token is empty"),
+    ],
+)
+def test_failures_are_one_line(words: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model = [] if "--model" in words else ["--model", "table"]
+    assert main(["serve", *model, *words.replace("''", "").split(" ")]) == 2
+    err = capsys.readouterr().err
+    assert re.fullmatch(r"unmask: error: [^\n]+\n", err) and expected in err
+
+
+def test_the_usual_limits_are_those_of_the_library() -> None:
+    assert {field: default for field, default, _ in LIMITS.values()} == vars(Limits())
+
+
+def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "--model", "table", "--port", str(taken.getsockname()[1])]) == 2
+    assert "Address already in use; give another --host or --port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("token", "warning"),
+    [([], "anyone who can reach 0.0.0.0"), (["--token", "x"], "texts and token travel unencrypted")],
+)
+def test_another_place_than_loopback_is_warned_about(
+    token: list[str], warning: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["serve", "--model", "table", "--host", "0.0.0.0", "--port", "0", "--seconds", "0.2", *token]
+    assert main(words) == 0
+    assert warning in capsys.readouterr().err
+
+
+def test_without_its_packages_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in [name for name in sys.modules if name.startswith("unmask.server.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == "unmask: error: serving needs fastapi: pip install 'unmask[serve]'\n"
