@@ -215,7 +215,10 @@ def test_sudokus_are_made(tmp_path, monkeypatch, capsys):
     assert main(["puzzles", "sudoku", "--count", "3", "--clues", "40"]) == 0
     assert capsys.readouterr().out == Path("p.txt").read_text()
     assert main(["puzzles", "sudoku", "--count", "3", "--clues", "40", "--seed", "1"]) == 0
-    assert capsys.readouterr().out != Path("p.txt").read_text()
+    before = Path("p.txt").read_text()
+    assert capsys.readouterr().out != before
+    assert main(["puzzles", "sudoku", "--count", "1", "-o", "p.txt"]) == 2
+    assert "'p.txt' is there already" in capsys.readouterr().err and Path("p.txt").read_text() == before
     assert main(["puzzles", "sudoku", "--count", "2", "--solved"]) == 0
     for line in capsys.readouterr().out.splitlines():
         assert sudoku.fault(line, [0] * 81) is None

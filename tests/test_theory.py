@@ -16,7 +16,7 @@ from unmask.models.wrap import Counted
 from unmask.noised import join, measure
 from unmask.paths import Known, generated, known, reference
 from unmask.study import rows, study, summary
-from unmask.texts import read
+from unmask.texts import pairs, read
 
 WORDS = ["senate", "street", "tester", "eaters", "rattan"]
 SOLVED = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -113,6 +113,12 @@ def test_a_generating_recipe_can_order_a_text(table):
     assert reference(table, [known(table, "senate")], recipe) == reference(
         table, [known(table, "senate")], Recipe("uniform", steps=3)
     )
+
+
+def test_a_mistyped_file_is_no_text():
+    with pytest.raises(InputError, match=r"there is no file 'wrods\.txt'"):
+        pairs("wrods.txt", "")
+    assert pairs("It is in words.txt", "")[0].text == "It is in words.txt"
 
 
 def test_what_cannot_be_scored(table):

@@ -107,6 +107,8 @@ def run_puzzles(args: Namespace) -> None:
         value, (least, most) = getattr(args, name), BOUNDS[name]
         if not least <= value <= most:
             raise InputError(f"{name} is {value}", f"it must be from {least} to {most}")
+    if args.output is not None and Path(args.output).exists():
+        raise InputError(f"{args.output!r} is there already", "give another name, or remove it")
     clues = None if args.solved else args.clues
     if args.task == "sudoku":
         lines = puzzles.sudokus(args.count, clues, args.seed, args.answers)

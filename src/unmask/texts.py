@@ -24,6 +24,9 @@ class Pair:
     text: str
 
 
+FILES = (".txt", ".jsonl", ".json", ".csv", ".xz", ".gz")  # what looks like the name of a file
+
+
 def pairs(given: str, prompt: str) -> list[Pair]:
     """A text as it is; of a file the lines, or JSON lines with `text` and, if they like, `prompt`."""
     try:
@@ -31,6 +34,8 @@ def pairs(given: str, prompt: str) -> list[Pair]:
     except (OSError, ValueError):  # no possible name of a file
         there = False
     if not there:
+        if given.endswith(FILES) and not any(map(str.isspace, given)):
+            raise InputError(f"there is no file {given!r}", "give a file that is there, or a text")
         return [Pair(prompt, given)]
     found = []
     for number, line in enumerate(corpus.read(given).splitlines(), 1):
