@@ -18,6 +18,7 @@ from unmask import fused
 from unmask.models.denoiser import Head
 
 CHUNK = 1 << 22  # logits held at a time: 16 MiB of float32, which a processor's cache holds
+BLOCK = 64  # tokens whose shares are summed up before one of them is looked for
 FAINT = -1000.0  # e^FAINT is 0, and 0 · FAINT is too
 CUDA_CHUNK = 1 << 22  # 16 MiB, of which top-p has up to 14 copies at once: with what CUDA's sort takes, 224 MiB
 Numbers = TypeVar("Numbers", "Raw", "Drawn")
@@ -91,21 +92,11 @@ def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -
     """`weigh` in tensor operations, on any device and in any precision."""
     tokens = tokens[where]
 
-    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:  # few passes over the logits: they are what takes time
-        high, best = logits.max(1)  # the first on ties
-        base = high.where(high.isfinite(), 0.0)
-        below = logits - base[:, None]
-        standing = tokens[at]
-        stands = below.gather(1, standing.clamp(max=head.width - 1)[:, None])[:, 0]
-        mine = below.gather(1, best[:, None])
-        second = below.scatter_(1, best[:, None], -torch.inf).amax(1)
-        below = below.scatter_(1, best[:, None], mine).clamp_(min=FAINT)
-        shares = below.exp()
-        total = shares.sum(1)
-        entropy = total.log() - shares.mul_(below).sum(1) / total
-        log = total.log()
-        stands = (stands - log).where(standing < head.width, -torch.inf)
-        return entropy.clamp(min=0), base + log, mine[:, 0] - log, second - log, best, stands
+    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        sums, standing = _sums(logits), tokens[at]
+        stands = (logits.gather(1, standing.clamp(max=head.width - 1)[:, None])[:, 0] - sums.base) - sums.log
+        stands = stands.where(standing < head.width, -torch.inf)
+        return sums.entropy(), sums.normaliser, sums.top, sums.second, sums.best, stands
 
     return _sweep(Raw, hidden, head, where, one)
 
@@ -115,18 +106,12 @@ def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how:
     dice = dice[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
-        logs = filtered(logits, how).log_softmax(1)
-        (top, second), best = _top_two(logs)
-        token = best if how.temperature == 0 else _inverse(logs, dice[at])
-        pick = token[:, None]
-        return (
-            token,
-            logits.log_softmax(1).gather(1, pick)[:, 0],
-            logs.gather(1, pick)[:, 0],
-            _entropy(logs),
-            top,
-            second,
-        )
+        changed = filtered(logits, how)
+        sums = _sums(changed)
+        token = sums.best if how.temperature == 0 else _inverse(sums.shares, dice[at])
+        log = (changed.gather(1, token[:, None])[:, 0] - sums.base) - sums.log
+        raw = log if changed is logits else logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(1)
+        return token, raw, log, sums.entropy(), sums.top, sums.second
 
     return _sweep(Drawn, hidden, head, where, one)
 
@@ -140,7 +125,7 @@ def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
     """Bans, then temperature, then top-p, then top-k, as the Dream family orders them; -inf is out."""
     if how.ban:
         logits = logits.index_fill(1, torch.tensor(how.ban, device=logits.device), -torch.inf)
-    if how.temperature > 0:
+    if how.temperature not in (0, 1):
         logits = _tempered(logits, how.temperature)
     if how.top_p is not None and how.top_p < 1:
         ranked, order = logits.sort(dim=1, descending=True, stable=True)
@@ -182,24 +167,50 @@ def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
         yield torch.arange(begin, min(begin + size, len(asked)), device=asked.device)
 
 
-def _top_two(logs: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """The two largest of each row and the column of the largest, the lowest column on ties."""
-    top = logs.amax(1)
-    best = (logs == top[:, None]).to(torch.int8).argmax(1)
-    second = logs.scatter(1, best[:, None], -torch.inf).amax(1)
-    return (top, second), best
+@dataclass(frozen=True)
+class _Sums:
+    """What a chunk of logits comes to. There are few passes over them: they are what takes the time."""
+
+    best: Tensor  # [R] int64: the lowest on ties
+    base: Tensor  # [R]: the largest logit, 0 where that is not finite
+    second: Tensor  # [R] log-probability of the runner-up
+    normaliser: Tensor  # [R]: logsumexp
+    log: Tensor  # [R]: the same above the base; NaN where there is no distribution
+    top: Tensor  # [R] log-probability of the best
+    below: Tensor  # [R, V]: the logits under the base
+    shares: Tensor  # [R, V]: their exponentials
+
+    def entropy(self) -> Tensor:  # [R] nats
+        """After it there are no shares."""
+        return (self.log - self.shares.mul_(self.below).sum(1) / self.log.exp()).clamp(min=0)
 
 
-def _entropy(logs: Tensor) -> Tensor:
-    """Shannon entropy in nats of rows of log-probabilities; -inf counts for nothing."""
-    return -(logs.exp() * logs.clamp(min=torch.finfo(logs.dtype).min)).sum(1)
+def _sums(logits: Tensor) -> _Sums:  # [R, V]
+    high, best = logits.max(1)
+    base = high.where(high.isfinite(), 0.0)
+    below, at = logits - base[:, None], best[:, None]
+    mine = below.gather(1, at)
+    second = below.scatter_(1, at, -torch.inf).amax(1)
+    below = below.scatter_(1, at, mine).clamp_(min=FAINT)
+    shares = below.exp()
+    log = shares.sum(1).log()
+    normaliser, log = base + log, log.where(~high.isneginf(), torch.nan)
+    return _Sums(best, base, second - log, normaliser, log, mine[:, 0] - log, below, shares)
 
 
-def _inverse(logs: Tensor, dice: Tensor) -> Tensor:
-    """The first token at which the cumulated probability reaches the uniform number; float64 throughout."""
-    reached = logs.double().exp().cumsum(1)
-    found = torch.searchsorted(reached, dice[:, None] * reached[:, -1:])[:, 0]
-    return found.clamp(max=logs.shape[1] - 1)  # past the end only where there was no distribution
+def _inverse(shares: Tensor, dice: Tensor) -> Tensor:  # [R, V], [R] -> [R]
+    """The first token at which the cumulated shares reach the uniform number: first its block, then its place there."""
+    pad = -shares.shape[1] % BLOCK
+    many = (shares.shape[1] + pad) // BLOCK
+    blocks = (torch.nn.functional.pad(shares, (0, pad)) if pad else shares).view(len(shares), many, BLOCK)
+    sums = blocks.sum(2, dtype=torch.float64)
+    reached = sums.cumsum(1)
+    goal = dice[:, None] * reached[:, -1:]
+    block = torch.searchsorted(reached, goal).clamp(max=sums.shape[1] - 1)
+    inside = blocks[torch.arange(len(blocks), device=block.device), block[:, 0]].double().cumsum(1)
+    left = goal - (reached.gather(1, block) - sums.gather(1, block))
+    place = torch.searchsorted(inside, left.clamp(min=torch.finfo(torch.float64).tiny).minimum(inside[:, -1:]))
+    return (block * BLOCK + place)[:, 0].clamp(max=shares.shape[1] - 1)  # past the end only without a distribution
 
 
 def merge(new: Raw, old: Raw | None, where: Tensor) -> Raw:
