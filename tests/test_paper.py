@@ -49,21 +49,37 @@ on = "sudoku"
 """
 
 
+THEIRS = ("llada", "code")  # benchmarks that no embedded model can be asked
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_can_be_decoded(name: str) -> None:
     experiment = EXPERIMENTS[name]
-    assert any(not place.theirs for place in experiment.places.values())
-    given, taken = set(experiment.common), set()
+    assert any(not place.theirs for place in experiment.places.values()) or name in THEIRS
+    given, taken = set(experiment.common), {"recipe"}
     for place in experiment.places.values():
         given |= set(place.settings)
         for cell in experiment.at(place):
             given |= set(cell.settings)
-            taken |= set(experiment.recipe(cell, place).to_dict())
+            taken |= set(experiment.recipe(cell, place, "text").to_dict())
         assert place.theirs or place.task or place.model == "text"
         assert place.theirs or place.task is None or (place.made and place.n and place.n >= 500)
     assert given <= taken | {"search", "sampler"}, "settings that no cell takes"
     for numbers in experiment.printed.values():
         assert {label for label in numbers if label != "on"} <= {cell.name for cell in experiment.cells}
+
+
+def test_recipes_of_the_paper_by_name(capsys) -> None:
+    experiment = EXPERIMENTS["llada"]
+    place, cells = experiment.places["countdown"], {cell.name: cell for cell in experiment.cells}
+    recipe = experiment.recipe(cells["PC-Sampler / E-SMC"], place, "text")
+    assert (recipe.sampler, recipe.search, recipe.strength, recipe.every) == ("pc", "smc", 10.0, 32)
+    with pytest.raises(InputError, match="needs a table of background frequencies"):
+        experiment.recipe(cells["PC-Sampler / alone"], place)
+    here = {cell.name for cell in experiment.at(place)}
+    assert "PC-Sampler / vote on countdown" in here and "PC-Sampler / vote on sudoku" not in here
+    assert main(["paper", "llada"]) == 2
+    assert "choose with --on: gsm8k" in capsys.readouterr().err
 
 
 def test_a_label_of_no_cell_is_refused() -> None:

@@ -70,6 +70,7 @@ def _job(args: Namespace, experiment: Experiment, place: Place) -> Job:
         model=args.model,
         data=args.data,
         shots=args.shots,
+        background=args.background,
         judge=judge,
     )
 
@@ -103,10 +104,10 @@ def _points(found: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, A
 
 def _command(args: Namespace, place: Place) -> str:
     words = ["unmask", "paper", args.name, "--on", place.name]
-    for name in ("out", "model", "device", "dtype", "limit", "data", "shots"):
+    for name in ("out", "model", "device", "dtype", "limit", "data", "shots", "background"):
         value = getattr(args, name)
         if value not in (None, "cpu", OUT):
-            words += [f"--{name}", str(value) if name != "data" else Path(value).name]
+            words += [f"--{name}", Path(value).name if name in ("data", "background") else str(value)]
     flags = [f"--{name.replace('_', '-')}" for name in ("compile", "no_pictures") if getattr(args, name)]
     return shlex.join([*words, *flags])
 
@@ -142,6 +143,8 @@ def add_paper(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compile", action="store_true", help="compile the network: pays for many cells on a GPU")
     parser.add_argument("--data", metavar="FILE", help="the questions; puzzles of the embedded models are made")
     parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from")
+    about = "counts of the model's tokens, which PC-Sampler needs; `unmask frequencies` makes them"
+    parser.add_argument("--background", metavar="FILE", help=about)
     about = f"the judge of texts: a name, directory or hub id; none: only sample [{DEFAULT}]"
     parser.add_argument("--judge", default=DEFAULT, metavar="NAME", help=about)
     parser.add_argument("--judge-device", metavar="NAME", help="where the judge runs [the same device]")

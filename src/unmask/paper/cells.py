@@ -46,7 +46,11 @@ class Job:
     model: str | None = None  # instead of the place's
     data: str | None = None  # the questions; puzzles are made without
     shots: str | None = None  # worked examples, where the task draws them from a file
+    background: str | None = None  # of PC-Sampler, for models that bring none
     judge: Callable[[], Judge] | None = None  # None: texts are sampled and not judged
+
+    def recipe(self, cell: Cell) -> Recipe:
+        return self.experiment.recipe(cell, self.place, self.background)
 
     @property
     def n(self) -> int | None:
@@ -109,7 +113,7 @@ def _tasks(job: Job, model: Denoiser) -> list[Figures]:
     graded: dict[str, list[bench.Row]] = {}
     found = []
     for cell in job.cells:
-        recipe = job.experiment.recipe(cell, job.place)
+        recipe = job.recipe(cell)
         about = header(job, recipe, len(questions), data)
         with rows.opened(job.rows(about), about) as kept:
             if kept.missing:
@@ -159,7 +163,7 @@ def made(job: Job) -> str:
 def _texts(job: Job, model: Denoiser) -> list[Figures]:
     n, found, seen = job.n or 256, [], {}
     for cell in job.cells:
-        recipe = job.experiment.recipe(cell, job.place)
+        recipe = job.recipe(cell)
         about = header(job, recipe, n)
         with rows.opened(job.rows(about), about) as kept:
             _sample(model, recipe, n, kept, cell.name)
@@ -235,7 +239,7 @@ def _gain(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> 
 def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
     found = []
     for cell in job.cells:
-        recipe = job.experiment.recipe(cell, job.place)
+        recipe = job.recipe(cell)
         asked = Chunked(model, 1) if cell.how == "sequential" else model
         with show.progress() as bar:
             task = bar.add_task(cell.name, total=REPEATS + 1)
@@ -255,7 +259,7 @@ def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
 def _paths(job: Job, model: Denoiser) -> list[Figures]:
     found = []
     for cell in job.cells:
-        recipe = job.experiment.recipe(cell, job.place)
+        recipe = job.recipe(cell)
         result = decode_batch(model, [""], recipe=recipe)[0]
         curves = [particle.state_entropy for particle in result.particles]
         ends = [particle.path_entropy for particle in result.particles]

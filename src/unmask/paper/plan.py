@@ -10,8 +10,9 @@
     [printed."WHAT"]      the paper's numbers: labels of a cell joined by " / " -> number; `on`: the one place beside
                           which they stand
 
-A setting goes to those cells whose sampler or search takes it. A value with `only` is for the place of that name, and
-`how` of kind runtime is `sequential` where one row at a time goes through the network.
+A setting goes to those cells whose sampler or search takes it; `recipe` is the name of a recipe that holds all of them,
+{place} in it the name of the place. A value with `only` is for the place of that name, and `how` of kind runtime is
+`sequential` where one row at a time goes through the network.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from unmask.errors import InputError, unknown
 from unmask.recipe import SPECIFIC, Recipe, settings
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
+from unmask.shipped import RECIPES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -89,8 +91,14 @@ class Experiment:
         """The cells of a place."""
         return tuple(cell for cell in self.cells if cell.only in ("", place.name))
 
-    def recipe(self, cell: Cell, place: Place) -> Recipe:
-        """How a cell is decoded at a place."""
+    def recipe(self, cell: Cell, place: Place, background: str | None = None) -> Recipe:
+        """How a cell is decoded at a place; `background`: the table of a PC-Sampler that has none of its own."""
+        if "recipe" in cell.settings:
+            named = RECIPES[cell.settings["recipe"].format(place=place.name)]
+            if named.needs and background is None:
+                hint = "make one with `unmask frequencies`, and give it with --background FILE"
+                raise InputError(f"{cell.name} needs a table of background frequencies", hint)
+            return named.recipe(**({"background": background} if named.needs else {}))
         whole = {**self.common, **place.settings, **cell.settings}
         whole |= {name: max(1, round(place.scale * whole[name])) for name in ("steps", "every") if name in whole}
         sampler, search = (whole.get(name, getattr(Recipe, name)) for name in ("sampler", "search"))
@@ -109,7 +117,11 @@ class Experiment:
     def place(self, name: str | None) -> list[Place]:
         """The place that is asked for; by default all of the embedded models."""
         if name is None:
-            return [place for place in self.places.values() if not place.theirs]
+            mine = [place for place in self.places.values() if not place.theirs]
+            if not mine:
+                hint = f"choose with --on: {', '.join(self.places)}"
+                raise InputError(f"{self.name} is measured on models of the paper, which you must have", hint)
+            return mine
         if name not in self.places:
             raise unknown("place", name, self.places)
         return [self.places[name]]
