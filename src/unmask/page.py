@@ -35,6 +35,7 @@ STYLES = ("base.css", "views.css", "media.css")
 LIVE = (  # what only the live page of `unmask serve` loads
     "live.html",
     "live.css",
+    "outcome.css",
     "icon.svg",
     "wire.js",
     "given.js",

@@ -31,7 +31,7 @@ const KINDS = {
     note: "Three to five numbers from 1 to 99 make the target, each used once.",
     recipe: { sampler: "uniform", temperature: 1, steps: 16, search: "smc", particles: 8, every: 4 },
     length: null,
-    examples: { "three numbers": "15,44,79,50", "four numbers": "3,7,25,50,86", "five numbers": "2,5,9,31,48,73" },
+    examples: { "three numbers": "15,44,79,50", "four numbers": "3,7,25,50,96", "five numbers": "2,5,9,31,48,73" },
   },
 };
 
