@@ -156,7 +156,7 @@ def test_two_recipes_on_one_seed(live: Open, picture, big_enough: bool) -> None:
     for slider in page.get_by_role("slider").all():
         slider.fill("12")
     settle(page)
-    picture(page, "live-compare", full_page=True, clip={"x": 0, "y": 0, "width": 1360, "height": 1600})
+    picture(page, "live-compare", full_page=True, clip={"x": 0, "y": 0, "width": 1360, "height": 1850})
     button(page, "Only one recipe").click()
     assert not line.is_visible() and "b." not in page.url and page.locator(".result:visible").count() == 1
 
