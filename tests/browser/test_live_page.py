@@ -156,7 +156,7 @@ def test_two_recipes_on_one_seed(live: Open, picture, big_enough: bool) -> None:
     for slider in page.get_by_role("slider").all():
         slider.fill("12")
     settle(page)
-    picture(page, "live-compare", full_page=True, clip={"x": 0, "y": 0, "width": 1360, "height": 1850})
+    picture(page, "live-compare", full_page=True, clip={"x": 0, "y": 0, "width": 1360, "height": 1765})
     button(page, "Only one recipe").click()
     assert not line.is_visible() and "b." not in page.url and page.locator(".result:visible").count() == 1
 
@@ -233,7 +233,7 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     assert page.locator("#A-steps").input_value() == "16"  # what was set comes back
 
 
-PROMPTS = ['It\'s "so" $HOME \\ `x` café\n-', "--length", "The[MASK*3] of 'Vienna'[MASK]"]
+PROMPTS = ['It\'s "so" $HOME \\ `x` café\n-', "The[MASK*3] of 'Vienna'[MASK]"]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
