@@ -233,7 +233,7 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     assert page.locator("#A-steps").input_value() == "16"  # what was set comes back
 
 
-PROMPTS = ['It\'s "so" $HOME \\ `x` café\n-', "The[MASK*3] of 'Vienna'[MASK]"]
+PROMPTS = ['--length It\'s "so" $HOME \\ `x` café\n-', "The[MASK*3] of 'Vienna'[MASK]"]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
