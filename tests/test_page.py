@@ -19,7 +19,7 @@ from test_trace import EVENTS
 from unmask import Recipe, Result, Table, decode, load, trace
 from unmask.cli import main
 from unmask.errors import InputError
-from unmask.page import MODULES, STYLES, WEB, report
+from unmask.page import LIVE, MODULES, STYLES, WEB, report
 from unmask.state import Vocab
 from unmask.trace import Event, spelling
 
@@ -91,7 +91,7 @@ def test_a_report_is_one_file_that_asks_for_nothing(walk: Path) -> None:
 
 
 def test_every_file_of_the_views_is_in_a_report() -> None:
-    assert sorted([*MODULES, *STYLES]) == sorted(path.name for path in WEB.iterdir())
+    assert sorted([*MODULES, *STYLES, *LIVE]) == sorted(path.name for path in WEB.iterdir())
     for name in MODULES:
         text = (WEB / name).read_text(encoding="utf-8")
         assert "</script" not in text and "<!--" not in text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
-from screen import READY, Open, settle
+from screen import PUZZLE, READY, Open, settle
 
 from unmask import Recipe, decode, decode_batch, load
 from unmask.page import report
@@ -24,10 +25,7 @@ from unmask.trace import Event
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 NEEDED = os.environ.get("UNMASK_BROWSER") == "required"
-
-
-PUZZLE = "070000028053000000000005901006000010080003009004800000002006400000130600040250000"
-
+REFUSED = re.compile(r"Failed to load resource: the server responded with a status of 4\d\d ")
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
@@ -88,14 +86,19 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def show(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """A function that opens the report of some events; at the end, nothing may have been complained about."""
+    """A function that opens the report of some events, or an address; at the end, nothing may have been complained of.
+
+    With `refused`, the browser's own note that the server refused a request is no complaint.
+    """
     pages: list[Page] = []
     noise: list[str] = []
 
-    def opened(events: list[Event] | str, wide: int = 1120, wait: str = READY, **settings: Any) -> Page:
+    def opened(
+        events: list[Event] | str, wide: int = 1120, wait: str = READY, refused: bool = False, **settings: Any
+    ) -> Page:
         page = browser.new_page(viewport={"width": wide, "height": 900}, **settings)
         pages.append(page)
-        page.on("console", lambda message: noise.append(message.text))
+        page.on("console", lambda message: (refused and REFUSED.match(message.text)) or noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
         page.on(
             "request",

@@ -10,6 +10,7 @@ from playwright.sync_api import Page
 from unmask.trace import Event
 
 Open = Callable[..., Page]
+PUZZLE = "070000028053000000000005901006000010080003009004800000002006400000130600040250000"
 READY = "() => window.unmask && window.unmask.drawnWide"
 
 

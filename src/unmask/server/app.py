@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from html import escape
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -16,7 +15,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from unmask import __version__
 from unmask.errors import UnmaskError
@@ -25,10 +24,13 @@ from unmask.models.denoiser import Chats
 from unmask.server import replies, schemas
 from unmask.server.answer import Writer
 from unmask.server.batcher import Batcher
+from unmask.server.catalog import catalog
 from unmask.server.gate import Gate
 from unmask.server.limits import Refusal, refusal
 from unmask.server.metrics import Metrics
 from unmask.server.order import Body, Order, Shop, understand
+from unmask.server.pages import PAGES
+from unmask.server.riddle import kind_of
 from unmask.server.visit import Stream, Visit, unless_gone
 
 PATIENCE = 30.0  # seconds that a step may take when the server stops
@@ -65,7 +67,8 @@ def make_app(shop: Shop, token: str | None = None, local: bool = True) -> tuple[
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.hall, app.state.batcher = hall, batcher
+    app.state.hall, app.state.batcher, app.state.token = hall, batcher, token is not None
+    app.include_router(PAGES)
     app.include_router(OUTER)
     app.include_router(INNER, dependencies=[] if token is None else [Depends(HTTPBearer(auto_error=False))])
     app.add_exception_handler(Refusal, _refused)
@@ -99,23 +102,6 @@ def _sent(*kinds: str) -> dict[str, Any]:
 STREAM, EVENTS = _sent("message"), _sent("start", "step", "end", "error")
 OUTER = APIRouter()
 INNER = APIRouter(responses=ERRORS)
-
-
-@OUTER.get("/", response_class=HTMLResponse, summary="The endpoints")
-async def home(request: Request) -> HTMLResponse:
-    """A page that lists what is here."""
-    routes = [route for router in (OUTER, INNER) for route in router.routes]
-    lines = "".join(
-        f"<li><code>{escape(getattr(route, 'path', '').replace('{name:path}', 'NAME'))}</code>: {_about(route)}</li>"
-        for route in routes
-    )
-    models = ", ".join(map(escape, request.app.state.hall.shop.models))
-    page = f"<!doctype html><meta charset=utf-8><title>unmask</title><h1>unmask</h1><p>Models: {models}</p>"
-    return HTMLResponse(f"{page}<ul>{lines}<li><code>/openapi.json</code>: all of it as OpenAPI</li></ul>")
-
-
-def _about(route: object) -> str:
-    return escape(str(getattr(route, "summary", "")))
 
 
 @OUTER.get("/healthz", responses={200: {"model": replies.Health}, 503: {"model": replies.Health}}, summary="Health")
@@ -154,7 +140,13 @@ def _model(hall: Hall, name: str, model: Denoiser) -> dict[str, Any]:
     chat = isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None
     facts = {"limit": model.limit, "vocabulary": model.head.width, "mask": model.vocab.mask, "chat": chat}
     about = {"id": name, "object": "model", "created": hall.started, "owned_by": "unmask"}
-    return {**about, "unmask": {**facts, "device": str(model.device)}}
+    return {**about, "unmask": {**facts, "puzzle": kind_of(model), "device": str(model.device)}}
+
+
+@INNER.get("/v1/recipes", responses={200: {"model": replies.CatalogReply}}, summary="What a recipe may be made of")
+async def recipes(request: Request) -> JSONResponse:
+    """Samplers, searches, their settings, and what is usual here."""
+    return JSONResponse(catalog(request.app.state.hall.shop.usual))
 
 
 @INNER.post(
@@ -227,7 +219,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    hint = "send a JSON object" if error.status_code == 400 else "GET / lists what is here"
+    hint = "send a JSON object" if error.status_code == 400 else "GET /openapi.json lists what is here"
     found = Refusal(error.status_code, str(error.detail), hint)
     return JSONResponse(found.body, error.status_code, error.headers)
 

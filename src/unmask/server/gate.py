@@ -21,7 +21,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN = ("/", "/healthz", "/openapi.json")  # what needs no token; and all below /web/
 ASKED = ("/v1/completions", "/v1/chat/completions", "/v1/paths")
-COUNTED = (*OPEN, "/metrics", "/v1/models", *ASKED)
+COUNTED = (*OPEN, "/metrics", "/v1/models", "/v1/recipes", *ASKED)
 HERE = ("localhost", "127.0.0.1", "::1")
 DRAINED = 1 << 26  # bytes of a body that is too large which are read, so that the client hears why
 

@@ -17,6 +17,7 @@ from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.server import schemas
 from unmask.server.limits import Limits, Refusal
+from unmask.server.riddle import Riddle, riddle
 
 USUAL = 64  # positions to generate where neither the request nor the server says how many
 LENGTHS = ("max_tokens", "max_completion_tokens")
@@ -64,6 +65,7 @@ class Order:
     stream: bool = False
     usage: bool = False  # a stream ends with the usage
     chat: bool = False
+    riddle: Riddle | None = None
 
     @property
     def settles(self) -> bool:
@@ -80,7 +82,9 @@ def understand(body: Body, shop: Shop) -> Order:
     n, stop = _answered(body)
     given = _settings(body, shop.usual)
     seed = given.get("seed")
-    texts, kind = _texts(body, model, shop.plain_chat)
+    puzzle = getattr(body, "puzzle", None)
+    solved = None if puzzle is None else riddle(model, body.model, puzzle)
+    texts, kind = _texts(body, model, shop.plain_chat, solved)
     prompts = [encode(model, text) for text in texts] if kind == "prompt" else []
     recipe = _recipe(given, model, prompts, kind == "canvas").replace(seed=0)
     limit, particles = shop.limits, recipe.build_search().particles * (2 if recipe.guidance > 0 else 1)
@@ -121,6 +125,7 @@ def understand(body: Body, shop: Shop) -> Order:
         bool(getattr(body, "stream", None)),
         _usage(body),
         isinstance(body, schemas.Chat),
+        solved,
     )
 
 
@@ -179,16 +184,19 @@ def _usage(body: Body) -> bool:
     return options is not None and bool(options.include_usage)
 
 
-def _texts(body: Body, model: Denoiser, plain: bool) -> tuple[list[Text], str]:
+def _texts(body: Body, model: Denoiser, plain: bool, solved: Riddle | None) -> tuple[list[Text], str]:
     """What is decoded: prompts, or a canvas."""
     canvas, messages = getattr(body, "canvas", None), getattr(body, "messages", None)
     prompt = getattr(body, "prompt", None)
-    if sum(given not in (None, "") for given in (canvas, messages, prompt)) > 1:
-        raise Refusal(400, "prompt, messages and canvas exclude each other", "give one of them", param="prompt")
+    if sum(given not in (None, "") for given in (canvas, messages, prompt, solved)) > 1:
+        names = "prompt, messages, canvas and puzzle" if solved else "prompt, messages and canvas"
+        raise Refusal(400, f"{names} exclude each other", "give one of them", param="prompt")
+    canvas = solved.canvas if solved else canvas
     if canvas is not None:
         for name in ("suffix", "stop", "length", "max_new_tokens", "gen_length", *LENGTHS):
             if getattr(body, name, None):
-                raise Refusal(400, f"{name} has no effect on a canvas", "leave it out", param=name)
+                said = f"{name} has no effect on a {'puzzle' if solved else 'canvas'}"
+                raise Refusal(400, said, "leave it out", param=name)
         return [canvas], "canvas"
     if messages is not None:
         return [_dialogue(messages, model, plain)], "prompt"

@@ -157,6 +157,7 @@ class ModelFacts(BaseModel):
     vocabulary: int
     mask: int
     chat: bool = Field(description="whether it has a chat template")
+    puzzle: Literal["sudoku", "countdown"] | None = Field(description="the puzzles that it is made for")
     device: str
 
 
@@ -175,6 +176,37 @@ class ModelsReply(BaseModel):
 
     object: Literal["list"]
     data: list[ModelReply]
+
+
+class SettingReply(BaseModel):
+    """A setting of a recipe."""
+
+    name: str
+    kind: Literal["int", "float", "bool", "str", "list"]
+    default: Any = Field(description="null: as `help` says")
+    help: str
+    minimum: float | None
+    above: float | None = Field(description="it must be more than this")
+    maximum: float | None
+    choices: list[str] | None
+
+
+class EntryReply(BaseModel):
+    """A sampler or a search, and the settings that it takes."""
+
+    name: str
+    summary: str
+    more: str
+    settings: list[SettingReply]
+
+
+class CatalogReply(BaseModel):
+    """What a recipe may be made of."""
+
+    samplers: list[EntryReply]
+    searches: list[EntryReply]
+    general: list[SettingReply] = Field(description="settings that go with every sampler and search")
+    usual: dict[str, Any] = Field(description="what holds where a request says nothing, as far as it goes with it")
 
 
 class Health(BaseModel):

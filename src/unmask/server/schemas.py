@@ -109,6 +109,11 @@ class _Paths(Ask):
     prompt: str | Ids | None = Field(None, description="text or token ids to go on from")
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     canvas: str | Ids | None = Field(None, description="as in a completion")
+    puzzle: str | None = Field(
+        None,
+        description="for models of puzzles: a Sudoku of 81 characters, . or 0 for a blank, or a countdown like "
+        "15,44,79,50; the last event then has `answers` and `faults`, null where an answer is right",
+    )
 
 
 # field: the values that change nothing, and the way out

@@ -152,10 +152,17 @@ class Visit:
     async def paths(self, first: list[tuple[int, Event | Done]]) -> AsyncIterator[bytes]:
         """The events of a trace."""
         try:
+            riddle, end = self.order.riddle, None
             async for index, heard in self._from(first):
                 if isinstance(heard, Done):
+                    assert end is not None
+                    yield sse({**end, **({} if riddle is None else riddle.verdicts(heard.result))}, "end")
                     break
-                yield sse(clean(heard, self.order, index), heard["event"])
+                event = clean(heard, self.order, index)
+                if event["event"] == "end":
+                    end = event  # until the result is there, too
+                else:
+                    yield sse(event, event["event"])
         except Refusal as error:
             yield sse(error.body, "error")
 

@@ -1,0 +1,51 @@
+"""Files of the package -> the live page and the modules that it loads, with headers that let nothing else in."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import PurePath
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, Response
+
+from unmask.page import LIVE, MODULES, STYLES, WEB
+from unmask.server.limits import Refusal
+
+KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+SHOWN = {name for name in (*MODULES, *STYLES, *LIVE) if PurePath(name).suffix in KINDS}
+HOME = "live.html"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+SAFE = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer", "cache-control": "no-cache"}
+PAGES = APIRouter()
+
+
+@cache
+def _file(name: str) -> tuple[bytes, str]:
+    """Contents, and a mark of them by which a browser knows that it has them."""
+    data = (WEB / name).read_bytes()
+    return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+
+
+@PAGES.get("/", response_class=HTMLResponse, summary="A page to decode with and watch")
+async def home(request: Request) -> HTMLResponse:
+    """The live page; it is told whether the server wants a token."""
+    data = _file(HOME)[0].decode()
+    wants = "yes" if request.app.state.token else "no"
+    page = data.replace('data-token="no"', f'data-token="{wants}"', 1)
+    return HTMLResponse(page, headers={**SAFE, "content-security-policy": POLICY})
+
+
+@PAGES.get("/web/{name}", include_in_schema=False)
+async def web(request: Request, name: str) -> Response:
+    """A part of the page."""
+    if name not in SHOWN:
+        raise Refusal(404, f"there is no {name!r} here", "GET /openapi.json lists what is here")
+    data, mark = _file(name)
+    headers = {**SAFE, "etag": mark}
+    if request.headers.get("if-none-match") == mark:
+        return Response(status_code=304, headers=headers)
+    return Response(data, media_type=KINDS[PurePath(name).suffix], headers=headers)

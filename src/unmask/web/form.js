@@ -1,0 +1,138 @@
+// The server's catalog -> a form for one recipe: sampler, search, and only the settings that they take.
+
+import { make } from "./draw.js";
+import { Fault } from "./wire.js";
+
+const PLAIN = ["temperature", "top_k", "top_p"]; // settings of everybody that are always shown
+const APART = ["length", "seed"]; // those that both recipes share
+
+export class Form {
+  constructor(letter, catalog, change) {
+    this.letter = letter;
+    this.catalog = catalog;
+    this.change = change;
+    this.known = {}; // what was set, also where the sampler or search chosen now has no use for it
+    this.sampler = this._chooser("sampler", catalog.samplers);
+    this.search = this._chooser("search", catalog.searches);
+    this.parts = { sampler: make("div", { class: "fields" }), search: make("div", { class: "fields" }) };
+    this.fields = new Map();
+    const general = catalog.general.filter((one) => !APART.includes(one.name));
+    const plain = general.filter((one) => PLAIN.includes(one.name)).map((one) => this._field(one));
+    const rare = general.filter((one) => !PLAIN.includes(one.name)).map((one) => this._field(one));
+    this.more = make("details", {}, make("summary", {}, "more settings"), make("div", { class: "fields" }, ...rare));
+    this.element = make(
+      "fieldset",
+      { class: "recipe" },
+      make("legend", {}, `Recipe ${letter}`),
+      this._group("sampler", this.sampler),
+      this._group("search", this.search),
+      make("div", { class: "group" }, make("div", { class: "fields" }, ...plain), this.more),
+    );
+    this._show();
+  }
+
+  // --- what is in it ---
+
+  // The settings that were given; what is left open is the server's business.
+  values() {
+    const found = { sampler: this.sampler.value, search: this.search.value };
+    for (const [name, field] of this.fields) {
+      const text = field.control.value.trim();
+      if (text !== "") found[name] = this._value(field.about, text);
+    }
+    return found;
+  }
+
+  // The same as text, also what cannot be sent.
+  texts() {
+    const found = { sampler: this.sampler.value, search: this.search.value };
+    for (const [name, { control }] of this.fields) if (control.value.trim()) found[name] = control.value.trim();
+    return found;
+  }
+
+  // Only these settings, as text; the names that mean nothing here.
+  set(texts) {
+    const { sampler, search, ...rest } = texts;
+    const strange = [];
+    for (const [control, name] of [[this.sampler, sampler], [this.search, search]]) {
+      const known = [...control.options].some((option) => option.value === name);
+      if (known) control.value = name;
+      else if (name !== undefined) strange.push(name);
+    }
+    this.known = Object.fromEntries(Object.entries(rest).map(([name, value]) => [name, String(value)]));
+    for (const { control } of this.fields.values()) control.value = "";
+    this._show();
+    this.more.open ||= [...this.more.querySelectorAll("input, select")].some((control) => control.value);
+    return [...strange, ...Object.keys(rest).filter((name) => !this.fields.has(name))];
+  }
+
+  _value(about, text) {
+    if (about.kind === "bool") return text === "true";
+    if (about.kind === "str") return text;
+    if (about.kind === "list") {
+      const parts = text.split(",").map((part) => part.trim());
+      return parts.filter(Boolean).map((part) => (/^-?\d{1,15}$/.test(part) ? Number(part) : part));
+    }
+    const [number, name] = [Number(text), about.name.replaceAll("_", " ")];
+    if (!Number.isFinite(number)) throw new Fault(`${name} of recipe ${this.letter} is ${text}: give a number`);
+    if (about.kind === "int" && !Number.isSafeInteger(number)) {
+      throw new Fault(`${name} of recipe ${this.letter} is ${text}: give a whole number`);
+    }
+    return number;
+  }
+
+  // --- how it is shown ---
+
+  _chooser(name, entries) {
+    const options = entries.map((entry) => make("option", { value: entry.name }, entry.name));
+    const control = make("select", { id: `${this.letter}-${name}`, onchange: () => this._show(true) }, ...options);
+    control.value = this.catalog.usual[name] ?? entries[0].name;
+    return control;
+  }
+
+  _group(name, control) {
+    const label = make("label", { class: "main", for: control.id }, name);
+    const about = make("p", { class: "note", id: `${control.id}-about` });
+    control.setAttribute("aria-describedby", about.id);
+    return make("div", { class: "group" }, make("div", { class: "pick" }, label, control), about, this.parts[name]);
+  }
+
+  _field(about) {
+    const { usual } = this.catalog;
+    const id = `${this.letter}-${about.name}`;
+    const standing = usual[about.name] ?? about.default;
+    const empty = standing === null || standing === "" || standing?.length === 0 ? "" : String(standing);
+    const shared = { id, name: about.name, title: about.help, onchange: () => this._kept(about.name) };
+    const choices = about.kind === "bool" ? ["true", "false"] : about.choices;
+    const control = choices
+      ? make("select", shared, make("option", { value: "" }, empty || "–"), ...choices.map(option))
+      : make("input", { ...shared, type: "text", inputmode: about.kind === "list" ? "text" : "decimal" });
+    if (!choices) control.placeholder = empty || (about.help.includes("by default") ? "auto" : "off");
+    control.value = this.known[about.name] ?? "";
+    this.fields.set(about.name, { about, control });
+    return make("label", { for: id }, make("span", {}, about.name.replaceAll("_", " ")), control);
+  }
+
+  _kept(name) {
+    this.known[name] = this.fields.get(name).control.value;
+    this.change();
+  }
+
+  // The settings of the sampler and the search that are chosen now, with what was set before.
+  _show(changed = false) {
+    const { catalog, known } = this;
+    const general = new Set(catalog.general.map((one) => one.name));
+    for (const name of this.fields.keys()) if (!general.has(name)) this.fields.delete(name);
+    for (const [kind, entries] of [["sampler", catalog.samplers], ["search", catalog.searches]]) {
+      const entry = entries.find((one) => one.name === this[kind].value);
+      this.parts[kind].replaceChildren(...entry.settings.map((one) => this._field(one)));
+      this.parts[kind].previousSibling.textContent = entry.summary;
+    }
+    for (const [name, { control }] of this.fields) if (known[name] !== undefined) control.value = known[name];
+    if (changed) this.change();
+  }
+}
+
+function option(value) {
+  return make("option", { value }, value);
+}

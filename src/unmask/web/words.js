@@ -1,0 +1,55 @@
+// A walk that was asked for -> the same as a shell command and as Python.
+
+// What differs by kind: [what `unmask` is told to do, what Python says instead of a prompt].
+function asked(given) {
+  if ("puzzle" in given) return ["solve", `canvas=${given.kind}.canvas(${given.kind}.parse(${quoted(given.puzzle)}))`];
+  if ("canvas" in given) return ["generate", `canvas=${quoted(given.canvas)}`];
+  if ("messages" in given) return ["generate", JSON.stringify(given.messages)];
+  return ["generate", quoted(given.prompt)];
+}
+
+// The command; `recipe` is that of the first event, so what the server took for granted is in it.
+export function shell(given, model, recipe) {
+  const words = ["unmask", asked(given)[0]];
+  if ("canvas" in given) words.push(`--canvas=${bare(given.canvas)}`);
+  const own = "puzzle" in given && model.id === given.kind; // `solve` takes the embedded one by itself
+  if (!own) words.push("--model", bare(model.id));
+  if (model.unmask.device !== "cpu") words.push("--device", bare(model.unmask.device));
+  if ("messages" in given) words.push("--chat");
+  for (const [name, value] of Object.entries(recipe)) {
+    const flag = name.replaceAll("_", "-");
+    if (typeof value === "boolean") words.push(value ? `--${flag}` : `--no-${flag}`);
+    else words.push(`--${flag}`, bare(String(value)));
+  }
+  if (!("canvas" in given)) words.push("--", bare(given.puzzle ?? given.messages?.at(-1).content ?? given.prompt));
+  return words.join(" ");
+}
+
+export function python(given, model, recipe) {
+  const settings = Object.entries(recipe).map(([name, value]) => `${name}=${literal(value)}`);
+  const where = model.unmask.device === "cpu" ? "" : `, ${quoted(model.unmask.device)}`;
+  return [
+    `from unmask import Recipe, ${"puzzle" in given ? `${given.kind}, ` : ""}decode, load`,
+    "",
+    `model = load(${quoted(model.id)}${where})`,
+    `recipe = Recipe(${settings.join(", ")})`,
+    `result = decode(model, ${asked(given)[1]}, recipe=recipe, trace="path.jsonl")`,
+    "print(result.text)",
+    "print(result.path_entropy)  # bits",
+    "",
+  ].join("\n");
+}
+
+function literal(value) {
+  if (typeof value === "boolean") return value ? "True" : "False";
+  return typeof value === "string" ? quoted(value) : JSON.stringify(value);
+}
+
+function quoted(text) {
+  return JSON.stringify(text);
+}
+
+// A word as a shell reads it back.
+function bare(text) {
+  return /^[\w.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+}

@@ -1,0 +1,347 @@
+"""The live page of a real server in Chromium: generate and watch, Sudokus, two recipes, what is taken along."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Page, expect
+from screen import PUZZLE, Open, settle
+
+from unmask import Denoiser, Recipe, decode, load, sudoku, trace
+from unmask.cli import main
+from unmask.page import report
+from unmask.server.limits import Limits
+from unmask.server.order import Shop
+from unmask.server.run import Server, serve
+
+HERE = "() => window.unmask"
+TEXT = {"model": "text", "given": "The city of Vienna", "length": 16, "seed": 3, "a.sampler": "uniform", "a.steps": 16}
+WALK = {"a.temperature": 1, "a.search": "smc", "a.particles": 4, "a.every": 4}
+BOARD = {"model": "sudoku", "given": PUZZLE, "seed": 2, "a.sampler": "uniform", "a.temperature": 1, "a.search": "smc"}
+EIGHT = {"a.particles": 8, "a.every": 4}
+SEEN = "() => { const it = unmask.columns[0].view.trace; return it.steps > 0 && !it.end; }"
+
+
+@contextmanager
+def hosted(models: dict[str, Denoiser], token: str | None = None) -> Iterator[tuple[str, Server]]:
+    """A server in a thread: its address."""
+    there, found = threading.Event(), {}
+
+    def ready(url: str, server: Server) -> None:
+        found.update(url=url, server=server)
+        there.set()
+
+    shop = Shop(models, {"temperature": 1.0}, Limits())
+    thread = threading.Thread(target=lambda: serve(shop, port=0, token=token, ready=ready))
+    thread.start()
+    assert there.wait(20)
+    try:
+        yield found["url"], found["server"]
+    finally:
+        found["server"].should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[tuple[str, Server]]:
+    with hosted({name: load(name) for name in ("sudoku", "countdown", "text")}) as here:
+        yield here
+
+
+@pytest.fixture
+def live(host: tuple[str, Server], show: Open) -> Open:
+    """A function that opens the page with some settings in its address."""
+
+    def opened(settings: dict[str, Any], **options: Any) -> Page:
+        return show(f"{host[0]}/#{urlencode(settings)}", wait=HERE, **options)
+
+    return opened
+
+
+def button(page: Page, name: str) -> Any:
+    return page.get_by_role("button", name=name)
+
+
+def first(page: Page, what: str) -> Any:
+    """A part of the first recipe's result."""
+    return page.locator(".result").first.locator(what)
+
+
+def run(page: Page) -> None:
+    """Decode to the end."""
+    button(page, "Decode").click()
+    expect(first(page, ".outcome")).to_be_visible(timeout=60_000)
+    settle(page)
+
+
+def press(page: Page, *keys: str) -> int:
+    """Press keys, one after the other -> the step that is shown then."""
+    for key in keys:
+        page.keyboard.press(key)
+    settle(page)
+    return int(page.evaluate("() => unmask.columns[0].view.step"))
+
+
+def figure(page: Page, name: str, column: int = 0) -> str:
+    found = page.locator(".result").nth(column).locator(f".figures div:has(dt:text-is('{name}')) dd")
+    return str(found.text_content())
+
+
+def test_text_is_watched_while_it_is_decoded(live: Open) -> None:
+    page = live({**TEXT, **WALK})
+    button(page, "Decode").click()
+    page.wait_for_function(SEEN)  # a part of the walk is there before its end
+    assert first(page, ".one canvas").is_visible() and button(page, "Stop").is_enabled()
+    expect(first(page, ".outcome")).to_be_visible(timeout=60_000)
+    recipe = Recipe("uniform", "smc", length=16, steps=16, temperature=1.0, particles=4, every=4, seed=3)
+    result = decode(load("text"), "The city of Vienna", recipe=recipe)
+    assert first(page, ".outcome .answer").text_content() == f"The city of Vienna{result.text}"
+    assert figure(page, "path entropy") == f"{result.path_entropy:.3f} bits"
+    assert figure(page, "evaluations") == "64" and figure(page, "steps") == "16"
+    assert re.fullmatch(r"\d+\.\d\d", figure(page, "seconds"))
+    states = page.evaluate("() => unmask.columns[0].view.trace.steps")
+    assert states == 16 and page.locator("tr.chosen").count() == 1
+    page.get_by_role("slider").fill("5")  # the replay, afterwards
+    settle(page)
+    assert first(page, ".count").text_content() == "step 5 of 16"
+    assert "▒" in (first(page, ".one canvas").text_content() or "")
+    expect(button(page, "Stop")).to_be_disabled()
+
+
+def test_a_sudoku_is_solved_by_eight_particles(live: Open, picture, big_enough: bool) -> None:
+    page = live({**BOARD, **EIGHT, "a.steps": 28 if big_enough else 14})
+    assert page.get_by_label("row 1, column 2").input_value() == "7"
+    run(page)
+    assert first(page, ".outcome .verdict").text_content() == "solved"
+    answer = first(page, ".outcome .answer").text_content()
+    assert sudoku.fault(answer, sudoku.parse(PUZZLE)) is None
+    assert first(page, "tbody tr").count() == 8 and first(page, ".both.board").count() == 1
+    before = first(page, ".one canvas").evaluate("(it) => it.toDataURL()")
+    page.get_by_role("slider").fill("6")
+    settle(page)
+    assert first(page, ".one canvas").evaluate("(it) => it.toDataURL()") != before
+    page.get_by_role("slider").fill("12")
+    settle(page)
+    picture(page, "live-sudoku", full_page=True, clip={"x": 0, "y": 0, "width": 1120, "height": 1780})
+
+
+def test_two_recipes_on_one_seed(live: Open, picture, big_enough: bool) -> None:
+    page = live({**BOARD, **EIGHT, "a.steps": 28 if big_enough else 14}, wide=1360)
+    button(page, "Compare with another recipe").click()
+    assert page.locator("#B-search").input_value() == "vanilla" and page.locator("#B-particles").count() == 0
+    button(page, "Decode").click()
+    line = page.locator(".versus")
+    expect(line).to_be_visible(timeout=60_000)
+    entropies = [float(figure(page, "path entropy", place).split(" ")[0]) for place in (0, 1)]
+    low, high = sorted(entropies)
+    who = "A" if entropies[0] == low else "B"
+    steps = 28 if big_enough else 14
+    said = str(line.text_content())
+    assert said.startswith(f"Recipe {who} has the lower path entropy: {low:.3f} against {high:.3f} bits.")
+    assert f"Evaluations: A {8 * steps}, B {steps}." in said
+    seeds = page.evaluate("() => unmask.columns.map((one) => one.view.trace.start.seeds[0])")
+    assert seeds == [2, 2] and "b.search=vanilla" in page.url
+    for place, count in ((0, 8), (1, 1)):
+        assert page.locator(".result").nth(place).locator("tbody tr").count() == count
+    for slider in page.get_by_role("slider").all():
+        slider.fill("12")
+    settle(page)
+    picture(page, "live-compare", full_page=True, clip={"x": 0, "y": 0, "width": 1360, "height": 1765})
+    button(page, "Only one recipe").click()
+    assert not line.is_visible() and "b." not in page.url and page.locator(".result:visible").count() == 1
+
+
+def test_keyboard_only(live: Open) -> None:
+    page = live({"model": "countdown", "seed": 1})
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        outline = page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
+        here = page.evaluate("() => document.activeElement.id")
+        assert outline == "solid", here
+        if here == "model":
+            break
+    page.keyboard.press("ArrowUp")  # to sudoku
+    assert page.locator("#model").input_value() == "sudoku"
+    page.keyboard.press("Tab")
+    press(page, "ArrowDown", "ArrowRight", "ArrowRight", "4")  # row 2, column 3; the focus goes on to column 4
+    assert page.get_by_label("row 2, column 3").input_value() == "4"
+    press(page, "Backspace")  # nothing stands in column 4: back, and the 4 goes
+    assert page.get_by_label("row 2, column 3").input_value() == ""
+    press(page, "3", "Tab")  # one stop for all cells
+    assert page.evaluate("() => document.activeElement.id") == "given"
+    assert page.locator("#given").input_value() == PUZZLE.replace("0", ".")
+    page.locator("#A-steps").focus()
+    press(page, "Control+A", "7", "Tab")
+    press(page, "Control+Enter")
+    page.wait_for_function(SEEN)
+    expect(first(page, ".outcome")).to_be_visible(timeout=60_000)
+    page.get_by_role("region", name="path").focus()
+    assert press(page, "Home") == 0 and press(page, "ArrowRight") == 1 and press(page, "End") == 7
+    press(page, " ")
+    page.wait_for_function("() => unmask.columns[0].view.playing")
+
+
+def test_what_is_wrong_is_one_line(live: Open) -> None:
+    page = live({**BOARD, **EIGHT, "given": PUZZLE[:-1]}, refused=True)
+    fault = page.locator("#fault")
+    button(page, "Decode").click()
+    expect(fault).to_have_text(
+        "a Sudoku has 81 cells, this one has 80: write 81 characters, . or 0 for a blank", timeout=20_000
+    )
+    page.locator("#given").fill("77" + PUZZLE[2:])
+    assert page.get_by_label("row 1, column 1").get_attribute("aria-invalid") == "true"
+    button(page, "Decode").click()
+    expect(fault).to_contain_text("7 twice in row 1")
+    page.locator("#A-steps").fill("many")
+    button(page, "Decode").click()
+    expect(fault).to_have_text("steps of recipe A is many: give a number")
+    page.locator("#given").fill(PUZZLE)
+    page.locator("#A-steps").fill("0")
+    button(page, "Decode").click()
+    expect(fault).to_have_text("steps is 0: it must be at least 1")
+    assert page.locator(".result:visible").count() == 0
+    page.locator("#A-steps").fill("4")
+    button(page, "30 clues").click()
+    run(page)
+    assert not fault.is_visible()
+
+
+def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
+    page = live({**TEXT, **WALK})
+    fields = "() => [...document.querySelectorAll('.recipe:not([hidden]) [name]')].map((it) => it.name)"
+    general = {"temperature", "top_k", "top_p", "guidance", "cache_block", "ban", "late", "fill_tail", "skip_tail"}
+    general |= {"scope", "weight"}
+    mine = set(page.evaluate(fields)) - general
+    searching = {"particles", "every", "strength", "potential", "scheme", "target", "below"}
+    assert mine == {"steps", "block_length", *searching}
+    page.locator("#A-sampler").select_option("eb")
+    page.locator("#A-search").select_option("greedy")
+    mine = set(page.evaluate(fields)) - general
+    assert mine == {"bound", "block_length", "select_temperature", "candidates", "every"}
+    assert "a.steps" not in page.url and page.locator("#A-bound").get_attribute("placeholder") == "0.01"
+    page.locator("#A-sampler").select_option("uniform")
+    assert page.locator("#A-steps").input_value() == "16"  # what was set comes back
+
+
+PROMPTS = ['--length It\'s "so" $HOME \\ `x` café\n-', "The[MASK*3] of 'Vienna'[MASK]"]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_copied_command_and_python_say_the_same(
+    prompt: str, live: Open, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = live({**TEXT, **WALK, "given": prompt}, permissions=["clipboard-read", "clipboard-write"])
+    run(page)
+    event = json.loads(page.evaluate("() => unmask.columns[0].lines.at(-1)"))
+    text = event["texts"][event["chosen"][0]]
+    copied = []
+    for name in ("Copy the command", "Copy as Python"):
+        button(page, name).click()
+        expect(first(page, ".actions [role=status]")).to_have_text("copied")
+        copied.append(page.evaluate("() => navigator.clipboard.readText()"))
+    words = shlex.split(copied[0])
+    capsys.readouterr()
+    assert words[0] == "unmask" and main([words[1], "--json", *words[2:]]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["text"] == text and found["path_entropy"] == pytest.approx(event["path_entropy"][event["chosen"][0]])
+    monkeypatch.chdir(tmp_path)
+    exec(compile(copied[1], "copied", "exec", dont_inherit=True), names := {})
+    assert names["result"].text == text
+    assert trace.load("path.jsonl")[-1]["texts"] == event["texts"]
+
+
+def test_the_command_of_a_puzzle(live: Open, capsys: pytest.CaptureFixture[str]) -> None:
+    page = live({"model": "countdown", "given": "3, 7,25,46", "seed": 5, "a.sampler": "margin", "a.search": "vote"})
+    run(page)
+    words = shlex.split(str(first(page, "pre >> nth=0").text_content()))
+    main([words[1], "--json", *words[2:]])
+    assert json.loads(capsys.readouterr().out)["answer"] == first(page, ".outcome .answer").text_content()
+
+
+def test_the_trace_is_taken_along(live: Open, tmp_path: Path) -> None:
+    page = live({**TEXT, **WALK})
+    run(page)
+    with page.expect_download() as download:
+        button(page, "Download the trace").click()
+    assert download.value.suggested_filename == "unmask-text-smc-3.jsonl"
+    path = tmp_path / "trace.jsonl"
+    download.value.save_as(path)
+    events = trace.load(path)
+    assert [event["event"] for event in events] == ["start", *["step"] * 16, "end"]
+    final = list(trace.replay(events))[-1]
+    tokens = [token for row in final for token in row]
+    assert page.evaluate("() => [...unmask.columns[0].view.trace.last.tokens]") == tokens
+    assert "unmask: text" in report(events)
+    assert main(["report", str(path), "-o", str(tmp_path / "report.html")]) == 0
+
+
+def test_a_walk_is_stopped(live: Open, host: tuple[str, Server]) -> None:
+    page = live({**TEXT, **WALK, "length": 256, "a.steps": 256, "a.particles": 16})
+    button(page, "Decode").click()
+    page.wait_for_function(SEEN)
+    press(page, "Escape")
+    expect(first(page, ".status")).to_have_text(re.compile(r"stopped after step \d+"))
+    expect(button(page, "Decode")).to_be_enabled()
+    assert first(page, ".one canvas").is_visible()  # what there is can be looked at
+    page.locator("#length").fill("8")
+    page.locator("#A-steps").fill("4")
+    run(page)  # the server does not go on with the first one
+    assert page.evaluate("() => unmask.columns[0].view.trace.steps") == 4
+
+
+def test_an_address_is_shared(live: Open) -> None:
+    page = live({**TEXT, **WALK})
+    button(page, "Compare with another recipe").click()
+    page.locator("#B-sampler").select_option("eb")
+    page.locator("#B-bound").fill("0.5")
+    page.locator("#given").fill("a & b #1 = ü")
+    page.locator("#seed").fill("77")
+    page.locator("#seed").blur()
+    said = "() => [unmask.given.text, unmask.seed.value, unmask.columns.map((one) => one.form.texts())]"
+    other = live({}, wide=900)
+    other.goto("about:blank")
+    other.goto(page.url)
+    other.wait_for_function(HERE)
+    assert other.evaluate(said) == page.evaluate(said)
+    strange = live({"model": "text", "a.sampler": "eb", "a.candidates": 3, "colour": "red"})
+    expect(strange.locator("#fault")).to_have_text("the address names colour, candidates, which is not to be had here")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_narrow_windows(scheme: Any, live: Open) -> None:
+    page = live({**BOARD, **EIGHT, "a.steps": 4, "b.sampler": "uniform", "b.steps": 4}, wide=360, color_scheme=scheme)
+    button(page, "Decode").click()
+    expect(page.locator(".versus")).to_be_visible(timeout=60_000)
+    for wide in (360, 320, 1000):
+        page.set_viewport_size({"width": wide, "height": 800})
+        settle(page)
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= wide
+    light = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    assert light == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 27)")
+
+
+def test_a_server_that_wants_its_token(show: Open) -> None:
+    with hosted({"table": load("table")}, token="sesame") as (address, _):
+        page = show(f"{address}/", wait="() => !document.getElementById('key').hidden", refused=True)
+        assert not page.locator("#page").is_visible()
+        for token in ("wrong", "sesame"):
+            page.get_by_label("The server's token").fill(token)
+            page.keyboard.press("Enter")
+            if token == "wrong":
+                expect(page.locator("#fault")).to_contain_text("this server wants its token")
+        page.wait_for_function(HERE)
+        page.locator("#given").fill("t")
+        page.locator("#length").fill("4")
+        run(page)
+        assert "sesame" not in page.url and not page.locator("#fault").is_visible()
+        page.close()
