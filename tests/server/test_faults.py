@@ -82,9 +82,13 @@ def test_a_batch_goes_on_for_the_others(wait):
     slow = Slow(load("random"), 0.005)
     body = {"model": "random", "prompt": "a", "max_tokens": 60, "stream": True}
     with running({"random": slow}) as here, ThreadPoolExecutor(1) as pool:
+        first = begin(here, {**body, "max_tokens": 400})  # the two others come while it is decoded
+        wait(lambda: len(slow.asked) > 3)
         other = pool.submit(here.client().completions.create, model="random", prompt="b", max_tokens=60, seed=3)
         line = begin(here, body)
-        wait(lambda: len(slow.asked) > 3 and max(slow.asked) == 2)
+        wait(lambda: len(here.batcher.waiting) == 2)
+        hang_up(first)
+        wait(lambda: max(slow.asked) == 2)
         hang_up(line)
         recipe = Recipe(length=60, seed=3, temperature=1.0)
         assert other.result().choices[0].text == decode(load("random"), "b", recipe=recipe).text
