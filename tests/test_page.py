@@ -198,6 +198,9 @@ def test_errors_on_the_command_line(walk: Path, tmp_path: Path, capsys: pytest.C
 
     assert "cannot read the trace" in fails(str(tmp_path / "none.jsonl"))
     assert "overwrite its trace" in fails(str(walk), "-o", str(walk))
+    link = tmp_path / "link.html"
+    link.symlink_to(walk)
+    assert "overwrite its trace" in fails(str(walk), "-o", str(link))
     assert "cannot write" in fails(str(walk), "-o", str(tmp_path / "no" / "folder.html"))
     assert "no effect" in fails(str(walk), "--model", "table")
 

@@ -18,14 +18,14 @@ def run_report(args: Namespace) -> None:
     """Write the report of a trace."""
     events = traces.load(args.trace)
     target = Path(args.trace).with_suffix(".html") if args.output is None else Path(args.output)
-    if target == Path(args.trace):
+    if target.exists() and target.samefile(args.trace):
         raise InputError(f"the report would overwrite its trace {str(target)!r}", "give another --output")
     text = report(events, _tokenizer(events, args.model)).encode("utf-8", errors="replace")
     try:
         target.write_bytes(text)
     except OSError as error:
         raise InputError(f"cannot write {str(target)!r}", str(error.strerror)) from None
-    print(f"{target}: {len(events) - 2 if len(events) > 1 else 0} steps, {len(text) / 2**20:.2f} MiB")
+    print(f"{target}: {sum(event['event'] == 'step' for event in events)} steps, {len(text) / 2**20:.2f} MiB")
 
 
 def _tokenizer(events: list[Event], name: str | None) -> Tokenizer | None:

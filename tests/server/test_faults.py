@@ -149,6 +149,8 @@ def test_a_reader_that_is_too_slow_is_told(usual, monkeypatch):
         (b'{"model": "table", "prompt": "s", "particles": 1000000000, "search": "smc"}', 413, "particles of"),
         (b'{"model": "table", "prompt": "s", "max_tokens": 2000000000}', 413, "2,000,000,001 positions"),
         (b'{"model": "table", "canvas": "[MASK*99999999999]"}', 413, "99,999,999,999 positions"),
+        (b'{"model": "table", "prompt": "s", "steps": 1000000000}', 413, "steps is 1,000,000,000, more than 4,096"),
+        (b'{"model": "table", "prompt": "s", "sampler": "draft-refine", "loops": 1000000}', 413, "loops is 1,000,000"),
         (b'{"model": "table", "prompt": "s", "n": 1000}', 413, "1000 choices are more than 128"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, bytes) else "",

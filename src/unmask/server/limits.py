@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.errors import ModelError, SettingError, UnmaskError
+from unmask.recipe import Recipe
 
 KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
 
@@ -63,6 +64,13 @@ class Limits:
         for name, value in vars(self).items():
             if not value >= (0 if name == "grace" else 1e-3 if name == "seconds" else 1):
                 raise SettingError(f"the limit of {name} is {value}", "it must be positive")
+
+    def check_steps(self, recipe: Recipe) -> None:
+        """Refuse more steps than the longest canvas has positions: they decide nothing and hold up the others."""
+        for name in ("steps", "loops"):
+            value = getattr(recipe, name)
+            if value is not None and value > self.length:
+                raise Refusal(413, f"{name} is {value:,}, more than {self.length:,}", f"lower {name}", param=name)
 
     def check_size(self, choices: int, particles: int, positions: int) -> None:
         """Refuse a request that is too large, before anything is laid out."""

@@ -91,6 +91,7 @@ def understand(body: Body, shop: Shop) -> Order:
     suffix = getattr(body, "suffix", None)
     after = encode(model, suffix) if suffix else []
     positions = max([len(ids) + len(after) + (recipe.length or 0) for ids in prompts], default=0)
+    limit.check_steps(recipe)
     limit.check_size(n * len(texts), particles, positions)
     found: list[tuple[list[int], int | None]]
     if kind == "canvas":
