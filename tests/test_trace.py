@@ -168,3 +168,21 @@ def test_log_probabilities_are_those_of_the_exact_distribution() -> None:
             assert len(most) <= 3 and dict(most).get(token, log) == log
     with pytest.raises(UnmaskError, match="logprobs has no effect where nobody listens"):
         decode_batch(model, [""], recipe=recipe, logprobs=1)
+
+
+def test_a_trace_that_was_cut_is_read_as_far_as_it_goes(tmp_path):
+    """As of a decode that was killed."""
+    path, seen = tmp_path / "path.jsonl", []
+
+    def watch(event):
+        seen.append(event)
+        assert len(path.read_text().splitlines()) == len(seen)  # an event is in the file before anybody hears of it
+
+    decode(load("table"), recipe=Recipe(length=4), trace=path, watch=watch)
+    whole = trace.load(path)
+    text = path.read_text()
+    path.write_text(text[: text.rindex("{", 0, -1) + 20])
+    assert trace.load(path) == whole[:-1]
+    path.write_text("[" * 100_000)
+    with pytest.raises(UnmaskError, match="is no trace"):
+        trace.load(path)

@@ -244,7 +244,7 @@ def _listeners(stack: ExitStack, model: Denoiser, trace: str | Path | None, watc
     if trace is None:
         return lambda event: watch(spell(event)) if watch else None
     try:
-        file = stack.enter_context(Path(trace).open("w", encoding="utf-8"))  # noqa: SIM115
+        file = stack.enter_context(Path(trace).open("w", buffering=1, encoding="utf-8"))  # noqa: SIM115
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise InputError(
             f"cannot write the trace {str(trace)!r}", getattr(error, "strerror", None) or str(error)

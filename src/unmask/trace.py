@@ -118,17 +118,22 @@ def load(path: str | Path) -> list[Event]:
     """The events of a trace file."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-        events = [json.loads(line) for line in lines]
+        events = [json.loads(line) for line in _whole(lines)]
         if not events or events[0]["event"] != "start":
             raise ValueError
         version = events[0]["version"]
     except OSError as error:
         raise InputError(f"cannot read the trace {str(path)!r}", str(error.strerror)) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{str(path)!r} is no trace", "make one with --trace FILE") from None
     if version != VERSION:
         raise InputError(f"{str(path)!r} has trace version {version}", f"this is version {VERSION}")
     return events
+
+
+def _whole(lines: list[str]) -> list[str]:
+    """Without a last line that was cut, as a decode that was killed leaves it."""
+    return lines[:-1] if len(lines) > 1 and not lines[-1].endswith("}") else lines
 
 
 def _started(events: Iterable[Event]) -> Iterator[Event]:
