@@ -99,6 +99,8 @@ def run_puzzles(args: Namespace) -> None:
         raise InputError(
             "--answers is for Sudokus to solve", "leave it out: countdown has them, solved boards are them"
         )
+    if args.hard and (args.solved or args.task != "sudoku"):
+        raise InputError("--hard is for Sudokus to solve", "leave it out")
     if args.solved and args.clues is not None:
         raise InputError("--clues has no effect on solved boards", "leave one of them out")
     if getattr(args, own) is None:
@@ -111,11 +113,12 @@ def run_puzzles(args: Namespace) -> None:
         raise InputError(f"{args.output!r} is there already", "give another name, or remove it")
     clues = None if args.solved else args.clues
     if args.task == "sudoku":
-        lines = puzzles.sudokus(args.count, clues, args.seed, args.answers)
+        lines = puzzles.sudokus(args.count, clues, args.seed, args.answers, args.hard)
     else:
         lines = puzzles.countdowns(args.count, args.numbers, args.seed, args.solved)
     with show.progress() as bar:
-        text = "".join(f"{line}\n" for line in bar.track(lines, args.count, description="making"))
+        made = list(bar.track(lines, args.count, description="making"))
+    text = "".join(f"{line}\n" for line in made if line is not None)
     if args.output is None:
         print(text, end="")
     else:
@@ -138,5 +141,7 @@ def add_puzzles(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, metavar="N", help="equal seeds and counts give equal puzzles [0]"
     )
     parser.add_argument("--answers", action="store_true", help="sudoku: the solution after each, for `train --corpus`")
+    about = "sudoku: of these, those that single candidates do not solve, with what they give filled in"
+    parser.add_argument("--hard", action="store_true", help=about)
     parser.add_argument("--solved", action="store_true", help="full rows as the model reads them, for `frequencies`")
     parser.add_argument("-o", "--output", metavar="FILE", help="instead of printing them")

@@ -15,15 +15,22 @@ from unmask.train.problems import problems
 STREAM = 7  # of random numbers, which training does not use
 
 
-def sudokus(count: int, clues: int | None, seed: int, answers: bool = False) -> Iterator[str]:
-    """Boards with one solution and as few clues as that, where one is left; without a number, solved ones."""
+def sudokus(
+    count: int, clues: int | None, seed: int, answers: bool = False, hard: bool = False
+) -> Iterator[str | None]:
+    """Boards with one solution and as few clues as that, where one is left; without a number, solved ones.
+
+    If `hard`, all that single candidates give is filled in, and None comes in place of what they solve.
+    """
     order = Random(seed)
     for grid in grids(count, np.random.default_rng([seed, STREAM])).tolist():
         if clues is None:
             yield sudoku.write(grid)
         else:
-            made = sudoku.write(sudoku.puzzle(grid, clues, order))
-            yield f"{made} {sudoku.write(grid)}" if answers else made
+            board = sudoku.puzzle(grid, clues, order)
+            board = sudoku.forced(board) if hard else board
+            made = sudoku.write(board) + (f" {sudoku.write(grid)}" if answers else "")
+            yield made if 0 in board or not hard else None
 
 
 def countdowns(count: int, numbers: int, seed: int, solved: bool = False) -> Iterator[str]:

@@ -75,10 +75,7 @@ def solutions(puzzle: Sequence[int], most: int = 2, steps: float = math.inf) -> 
     if clash(puzzle) is not None:
         return []
     cells, found, tried = list(puzzle), [], 0
-    free = [511] * 27  # digits that each row, column and box still lacks, as bits
-    for cell, digit in enumerate(cells):
-        if digit:
-            _turn(free, cell, 1 << digit - 1)
+    free = _free(cells)
 
     def search(blank: list[int]) -> bool:
         """Fill what is blank in every way; True once there are enough solutions."""
@@ -99,6 +96,27 @@ def solutions(puzzle: Sequence[int], most: int = 2, steps: float = math.inf) -> 
 
     search([cell for cell in range(CELLS) if not cells[cell]])
     return found
+
+
+def forced(puzzle: Sequence[int]) -> Board:
+    """A puzzle with a solution -> the same with all filled in that single candidates give, one after another."""
+    cells = list(puzzle)
+    free, blank = _free(cells), [cell for cell in range(CELLS) if not cells[cell]]
+    while blank and len(choices := _choices(free, blank)) == 1:
+        cell, bit = choices[0]
+        _turn(free, cell, bit)
+        cells[cell] = bit.bit_length()
+        blank.remove(cell)
+    return cells
+
+
+def _free(cells: Sequence[int]) -> list[int]:
+    """The digits that each row, column and box still lacks, as bits."""
+    free = [511] * 27
+    for cell, digit in enumerate(cells):
+        if digit:
+            _turn(free, cell, 1 << digit - 1)
+    return free
 
 
 def _turn(free: list[int], cell: int, bit: int) -> None:

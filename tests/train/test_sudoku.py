@@ -27,6 +27,7 @@ from unmask.sudoku import (
     check,
     clash,
     fault,
+    forced,
     parse,
     puzzle,
     solutions,
@@ -152,6 +153,36 @@ def test_puzzles_have_one_solution_and_as_many_clues_as_asked():
         assert solutions(found) == [grid.tolist()]
         given = sum(map(bool, found))
         assert given == clues if clues > 17 else 20 < given < 30  # it stops where no more can go
+
+
+def test_hard_puzzles_are_what_single_candidates_leave(capsys):
+    """Every cell left blank has two or more candidates, every digit two or more places in its row, column and box."""
+    asked = "puzzles sudoku --count 24 --clues 24 --answers"
+    assert main(asked.split()) == 0
+    plain = capsys.readouterr().out.splitlines()
+    assert main([*asked.split(), "--hard"]) == 0
+    hard = capsys.readouterr().out.splitlines()
+    assert 0 < len(hard) < len(plain)
+    easy = [line for line in plain if forced(parse(line.split()[0])) == parse(line.split()[1])]
+    assert len(easy) + len(hard) == len(plain)
+    for line in hard:
+        board, solved = map(parse, line.split())
+        assert solutions(board) == [solved]
+        units = [{cell for cell in range(CELLS) if unit[cell] == u} for unit in (ROW, COLUMN, BOX) for u in range(9)]
+        may = [set() if board[c] else set(range(1, 10)) for c in range(CELLS)]
+        for unit in units:
+            for cell in unit:
+                may[cell] -= {board[other] for other in unit}
+        assert all(len(may[cell]) > 1 for cell in range(CELLS) if not board[cell])
+        for unit in units:
+            lacking = set(range(1, 10)) - {board[cell] for cell in unit}
+            assert all(sum(digit in may[cell] for cell in unit) > 1 for digit in lacking)
+
+
+def test_hard_is_for_sudokus_to_solve(capsys):
+    for asked in ("puzzles countdown --hard", "puzzles sudoku --solved --hard"):
+        assert main(asked.split()) == 2
+        assert "--hard is for Sudokus to solve" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", [1, 7, 5000])
