@@ -1,12 +1,14 @@
 """Options of the whole test suite."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 torch.set_num_threads(1)  # one test per core; small tensors gain nothing from more
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
