@@ -97,6 +97,10 @@ def test_another_machine_is_written_down(tmp_path):
     lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
     assert [line["resumed"]["torch"] for line in lines if "resumed" in line] == ["3"]
     assert [row["number"] for row in rows.read(path).kept] == [0, 1, 2] and lines[0]["torch"] == "2"
+    whole = Path(path).read_bytes()
+    with rows.opened(path, HEADER | {"torch": "4"}) as kept:  # nothing new, so nothing was made there
+        kept.add([])
+    assert Path(path).read_bytes() == whole
 
 
 def test_one_run_writes_a_file(tmp_path):

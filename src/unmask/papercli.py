@@ -119,7 +119,7 @@ def _list(args: Namespace) -> None:
                 "title": one.title,
                 "where": one.where,
                 "kind": one.kind,
-                "cells": len(one.cells),
+                "cells": len({cell.name for cell in one.cells}),
                 "places": list(one.places),
             }
             for one in EXPERIMENTS.values()
@@ -128,7 +128,7 @@ def _list(args: Namespace) -> None:
         return
     made = show.grid("experiment", "what", "the paper", "cells", "on", right=("cells",))
     for one in EXPERIMENTS.values():
-        made.add_row(one.name, one.title, one.where, str(len(one.cells)), ", ".join(one.places))
+        made.add_row(one.name, one.title, one.where, str(len({cell.name for cell in one.cells})), ", ".join(one.places))
     show.console().print(made)
 
 

@@ -37,12 +37,14 @@ class Rows:
     header: Line
     kept: list[Line] = field(default_factory=list)
     file: BinaryIO | None = None
+    first: list[Line] = field(default_factory=list)  # goes to the file before the next row
 
     def add(self, new: Iterable[Line]) -> None:
         """Keep rows: they are on the disk when this returns."""
         some = list(new)
         if self.file is not None and some:
-            _append(self.file, some)
+            _append(self.file, [*self.first, *some])
+            self.first = []
         self.kept += some
 
     @property
@@ -80,14 +82,15 @@ def opened(path: str | None, header: Line) -> Iterator[Rows]:
         content = file.read()
         found = _parsed(content, path)
         if found is None or not found.kept:  # nothing to lose
-            found, whole, first = Rows(header), 0, [header]
+            found, whole, begun = Rows(header), 0, [header]
         else:
             _fits(found.header, header, path)
-            whole, first = content.rfind(b"\n") + 1, _elsewhere(found.header, header)
+            whole, begun = content.rfind(b"\n") + 1, []
+            found.first = _elsewhere(found.header, header)
         if whole < len(content):
             file.truncate(whole)
         file.seek(whole)
-        _append(file, first)
+        _append(file, begun)
         _settle(path)
         found.file = file
         try:

@@ -111,7 +111,8 @@ class Experiment:
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The cell that differs in the last label only and comes first; None for that one itself."""
-        first = next(other for other in self.cells if other.labels[:-1] == cell.labels[:-1])
+        here = (other for other in self.cells if other.only in ("", cell.only))
+        first = next(other for other in here if other.labels[:-1] == cell.labels[:-1])
         return None if first is cell else first
 
     def place(self, name: str | None) -> list[Place]:
@@ -133,7 +134,7 @@ def read(name: str, text: str) -> Experiment:
     axes = table.get("axis", [])
     cells = [_cell(values) for values in product(*(axis["values"] for axis in axes))] if axes else []
     cells += [_cell(tuple({**one, "label": label} for label in one["labels"])) for one in table.get("cell", [])]
-    if table["kind"] not in KINDS or len({cell.name for cell in cells}) != len(cells) or not cells:
+    if table["kind"] not in KINDS or len({(cell.name, cell.only) for cell in cells}) != len(cells) or not cells:
         raise InputError(f"{name}.toml is no experiment", f"its kind is one of {', '.join(KINDS)}, its cells differ")
     places = {key: _place(key, value) for key, value in table["places"].items()}
     known = {cell.name for cell in cells}
