@@ -80,21 +80,40 @@ def _texts(axes: Any, found: Sequence[Figures]) -> None:
     if not judged:
         axes.set(title="not judged")
         return
+    if len(judged[0]["labels"]) > 1:
+        _beside(axes, judged)
+        return
     names = [one["cell"] for one in judged]
     places = range(len(names))
-    low_high = [
-        [one["ln_ppl"]["mean"] - one["ln_ppl"]["low"] for one in judged],
-        [one["ln_ppl"]["high"] - one["ln_ppl"]["mean"] for one in judged],
-    ]
-    axes.errorbar(
-        places, [one["ln_ppl"]["mean"] for one in judged], low_high, fmt="o-", ms=3, color="steelblue", lw=0.9
-    )
+    means = [one["ln_ppl"]["mean"] for one in judged]
+    axes.errorbar(places, means, _ends(judged), fmt="o-", ms=3, color="steelblue", lw=0.9)
     axes.set_ylabel("ln PPL", color="steelblue")
     axes.set_xticks(list(places), names, rotation=40, ha="right", fontsize=6)
     other = axes.twinx()
     other.plot(places, [one["path_entropy"]["mean"] for one in judged], "s--", ms=3, color="firebrick", lw=0.9)
     other.set_ylabel("path entropy, bits", color="firebrick")
     other.grid(False)
+
+
+def _beside(axes: Any, judged: Sequence[Figures]) -> None:
+    """ln PPL, the cells that differ in the last label beside each other."""
+    groups = list(dict.fromkeys(" / ".join(one["labels"][:-1]) for one in judged))
+    lasts = list(dict.fromkeys(one["labels"][-1] for one in judged))
+    for number, last in enumerate(lasts):
+        some = [one for one in judged if one["labels"][-1] == last]
+        shift = 0.5 * ((number + 0.5) / len(lasts) - 0.5)
+        places = [groups.index(" / ".join(one["labels"][:-1])) + shift for one in some]
+        means = [one["ln_ppl"]["mean"] for one in some]
+        axes.errorbar(places, means, _ends(some), fmt=MARKS[number % len(MARKS)], ms=4, lw=0.9, label=last)
+    axes.set_xticks(range(len(groups)), groups, rotation=30, ha="right", fontsize=7)
+    axes.set_ylabel("ln PPL")
+    axes.legend(fontsize=6, ncols=len(lasts), loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+
+
+def _ends(judged: Sequence[Figures]) -> list[list[float]]:
+    """The arms of the intervals of ln PPL."""
+    found = [one["ln_ppl"] for one in judged]
+    return [[one["mean"] - one["low"] for one in found], [one["high"] - one["mean"] for one in found]]
 
 
 def _scatter(axes: Any, points: Sequence[tuple[str, list[Figures]]]) -> None:
