@@ -87,7 +87,7 @@ def test_length_has_other_names_and_a_default(client):
     assert len(plain.choices[0].text) == 4 and plain.choices[0].finish_reason == "length"
     short = client.completions.create(model="table", prompt="se", seed=1, extra_body={"gen_length": 2})
     assert len(short.choices[0].text) == 2
-    with pytest.raises(openai.BadRequestError, match="length is given twice"):
+    with pytest.raises(openai.BadRequestError, match="length and max_tokens mean the same: leave one out"):
         client.completions.create(model="table", prompt="se", max_tokens=2, extra_body={"length": 2})
 
 
@@ -261,20 +261,32 @@ def test_messages_may_go_as_plain_text():
         ({"extra_body": {"background": "/etc/passwd", "sampler": "pc"}}, "a file only the server"),
         ({"extra_body": {"canvas": "[MASK]"}}, "prompt, messages and canvas exclude each other"),
         ({"temperature": -1}, "temperature is -1: it must be at least 0"),
-        ({"temperature": "hot"}, "temperature is not as it should be"),
-        ({"max_tokens": 0}, "length is 0: it must be at least 1"),
-        ({"max_tokens": 600}, "longer than text allows"),
+        ({"temperature": "hot"}, 'temperature is "hot": it must be a number'),
+        ({"max_tokens": 0}, "max_tokens is 0: it must be at least 1"),
+        ({"max_tokens": 600}, "longer than text allows (512): shorten the prompt or the max_tokens"),
+        ({"extra_body": {"gen_length": 0}}, "gen_length is 0: it must be at least 1"),
+        ({"extra_body": {"sampler": "ebb"}}, "unknown sampler 'ebb'"),
         ({"frequency_penalty": 0.5}, "frequency_penalty is not supported"),
         ({"logit_bias": {"5": 1}}, "logit_bias is not supported: use `ban`"),
         ({"echo": True}, "echo is not supported"),
         ({"best_of": 3}, "best_of is not supported: use search best-of-n"),
-        ({"stop": ["a"] * 5}, "stop is not as it should be"),
+        ({"stop": ["a"] * 5}, "it must be text, or a list of at most 4"),
         ({"stop": ""}, "a stop sequence is empty"),
         ({"stream_options": {"include_usage": True}}, "stream_options has no effect without stream"),
         ({"n": 0}, "n is 0"),
-        ({"logprobs": 9}, "logprobs is not as it should be"),
+        ({"logprobs": 9}, "logprobs is 9: it must be a whole number from 0 to 5"),
         ({"seed": 2**63}, "seed is 9223372036854775808"),
+        (
+            {"seed": 2**63 - 1, "n": 2},
+            "seed is 9223372036854775807: for 2 choices it must be at most 9223372036854775806",
+        ),
         ({"prompt": [99999]}, "token id 99999 is outside the vocabulary"),
+        ({"prompt": []}, "prompt is []: it must be text, token ids, or a list of either that is not empty"),
+        ({"extra_body": {"tools": []}}, "tools is not supported: leave it out"),
+        (
+            {"extra_body": {"top_logprobs": 1}},
+            "top_logprobs is no field of /v1/completions: /v1/chat/completions takes",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -283,6 +295,31 @@ def test_what_cannot_be_done_is_a_bad_request(client, given, words):
         client.completions.create(**{"model": "text", "prompt": TEXT, **given})
     assert words in str(caught.value)
     assert caught.value.type == "invalid_request_error"
+    assert caught.value.param in {*given.get("extra_body", given), "prompt"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"canvas": "[MASK]"}, "canvas is no field of /v1/chat/completions: /v1/completions and /v1/paths take it"),
+        ({"tools": [{"type": "function"}]}, "tools is not supported: leave it out"),
+        ({"reasoning_effort": "low"}, "reasoning_effort is not supported: leave it out"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens is 0: it must be at least 1"),
+        ({"messages": []}, "messages is []: it must be a list of messages that is not empty"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content is missing"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role is \"tool\": it must be 'system', "),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content is 3: it must be text, or a list of"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]},
+         'messages[0].content has a part of type "image_url": only text is supported'),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "messages[0].tool_calls is not supp"),
+        ({"messages": [{"role": "user", "content": "a", "mood": 1}]}, "unknown field 'mood' in messages[0]"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_a_chat_is_refused_in_the_words_of_the_api(client, given, words):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": "chatty", "messages": MESSAGES}, extra_body=given)
+    assert words in str(caught.value.body["message"]) and caught.value.param == next(iter(given))
 
 
 def test_neutral_values_are_taken(client):
@@ -295,6 +332,7 @@ def test_neutral_values_are_taken(client):
         echo=False,
         best_of=1,
         user="me",
+        extra_body={"store": True, "metadata": {"a": "b"}, "max_completion_tokens": 2},
     )
     client.chat.completions.create(
         model="chatty",
@@ -303,5 +341,9 @@ def test_neutral_values_are_taken(client):
         response_format={"type": "text"},
         tools=[],
         tool_choice="none",
-        store=False,
+        store=True,
+        metadata={"a": "b"},
+        service_tier="flex",
+        parallel_tool_calls=True,
+        user="me",
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.decode import layout, prepare
-from unmask.errors import InputError, SettingError, unknown
+from unmask.errors import InputError, UnmaskError, unknown
 from unmask.models import EMBEDDED, Denoiser
 from unmask.models.denoiser import Chats
 from unmask.prompt import HOLE, Canvas, Text, encode, from_canvas
@@ -16,11 +16,11 @@ from unmask.recipe import ALIASES, SAMPLER_ALIASES, SPECIFIC, Recipe, settings
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.server import schemas
+from unmask.server.complaints import about
 from unmask.server.limits import Limits, Refusal
 from unmask.server.riddle import Riddle, riddle
 
 USUAL = 64  # positions to generate where neither the request nor the server says how many
-LENGTHS = ("max_tokens", "max_completion_tokens")
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,13 @@ Body = schemas.Completion | schemas.Chat | schemas.Paths
 
 def understand(body: Body, shop: Shop) -> Order:
     """The order, after every check that needs no network."""
+    try:
+        return _understood(body, shop)
+    except UnmaskError as error:
+        raise about(error, body) from None
+
+
+def _understood(body: Body, shop: Shop) -> Order:
     model = shop.model(body.model)
     n, stop = _answered(body)
     given = _settings(body, shop.usual)
@@ -113,6 +120,9 @@ def understand(body: Body, shop: Shop) -> Order:
         for place, (row, (ids, end)) in enumerate(zip(rows, found, strict=True))
     ]
     spread = [choice for choice in choices for _ in range(n)]
+    if first + len(spread) > 2**63:
+        most = 2**63 - len(spread)
+        raise Refusal(400, f"seed is {first}", f"for {len(spread)} choices it must be at most {most}", param="seed")
     return Order(
         body.model,
         model,
@@ -194,7 +204,7 @@ def _texts(body: Body, model: Denoiser, plain: bool, solved: Riddle | None) -> t
         raise Refusal(400, f"{names} exclude each other", "give one of them", param="prompt")
     canvas = solved.canvas if solved else canvas
     if canvas is not None:
-        for name in ("suffix", "stop", "length", "max_new_tokens", "gen_length", *LENGTHS):
+        for name in ("suffix", "stop", "length", "max_new_tokens", "gen_length", *schemas.LENGTHS):
             if getattr(body, name, None):
                 said = f"{name} has no effect on a {'puzzle' if solved else 'canvas'}"
                 raise Refusal(400, said, "leave it out", param=name)
@@ -236,13 +246,15 @@ def _content(message: schemas.Message) -> str:
 def _settings(body: Body, usual: Mapping[str, Any]) -> dict[str, Any]:
     """What the request says, over what is usual here as far as that goes with it."""
     given: dict[str, Any] = {}
-    for name in [*schemas.SETTINGS, *LENGTHS]:
+    named: dict[str, str] = {}  # what the request calls them
+    for name in [*schemas.SETTINGS, *schemas.LENGTHS]:
         value = getattr(body, name, None)
         if value is None:
             continue
-        setting = "length" if name in LENGTHS else ALIASES.get(name, name)
+        setting = "length" if name in schemas.LENGTHS else ALIASES.get(name, name)
         if setting in given:
-            raise SettingError(f"{setting} is given twice", "leave one out")
+            raise Refusal(400, f"{named[setting]} and {name} mean the same", "leave one out", param=name)
+        named[setting] = name
         given[setting] = SAMPLER_ALIASES.get(str(value), value) if setting == "sampler" else value
     if given.get("background") not in (None, *EMBEDDED, usual.get("background")):
         said = f"background is {given['background']!r}"

@@ -213,5 +213,6 @@ class Health(BaseModel):
     """Whether requests are taken."""
 
     status: Literal["ok", "stopping"]
+    message: str
     version: str
     models: list[str]
