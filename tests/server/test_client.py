@@ -91,6 +91,13 @@ def test_length_has_other_names_and_a_default(client):
         client.completions.create(model="table", prompt="se", max_tokens=2, extra_body={"length": 2})
 
 
+def test_the_curve_ends_with_the_path(client):
+    given = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
+    whole = client.completions.create(**given, extra_body={"sampler": "uniform", "steps": 9})
+    assert len(whole.choices[0].unmask["state_entropy"]) <= 9 and None not in whole.choices[0].unmask["state_entropy"]
+    assert whole.choices[0].unmask["state_entropy"] == whole.unmask["state_entropy"] != []
+
+
 def test_stop_cuts_the_text(client):
     whole = completion(client, seed=2, **EVEN).choices[0].text
     word = whole[5:8]

@@ -56,12 +56,18 @@ def number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def curve(path: Sequence[float | None]) -> list[float | None]:
+    """State entropies as far as the path goes: without the steps after its end, which had nothing masked."""
+    end = max((step + 1 for step, h in enumerate(path) if h is not None), default=0)
+    return list(path[:end])
+
+
 def path(done: Done) -> dict[str, Any]:
     """What is known of the path of a choice. Entropies are bits."""
     result = done.result
     return {
         "path_entropy": number(result.path_entropy),
-        "state_entropy": result.best.state_entropy,
+        "state_entropy": curve(result.best.state_entropy),
         "steps": result.steps,
         "calls": result.calls,
         "evaluations": result.evaluations,
@@ -88,7 +94,7 @@ def whole(order: Order, dones: Sequence[Done]) -> dict[str, Any]:
         "recipe": order.recipe.replace(seed=0).to_dict(),
         "choice": surest,
         "path_entropy": number(result.path_entropy),
-        "state_entropy": result.best.state_entropy,
+        "state_entropy": curve(result.best.state_entropy),
         "steps": max(done.result.steps for done in dones),
         "evaluations": sum(done.result.evaluations for done in dones),
         "seconds": max(done.waited + done.result.seconds for done in dones),
