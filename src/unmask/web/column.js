@@ -52,8 +52,9 @@ export class Column {
       if (!this.outcome) this._say("the stream ended before the walk did");
     } catch (error) {
       if (error.name !== "AbortError") {
-        this._say("");
+        this._say(this.lines.length ? `unfinished: it failed after step ${this.view.trace.steps}` : "");
         this.result.hidden = !this.lines.length;
+        if (error.line && this.lines.length) this.lines.push(error.line); // so that a downloaded trace says why it ends
         throw error;
       }
       this._say(this.lines.length ? `stopped after step ${this.view.trace.steps}` : "stopped");
