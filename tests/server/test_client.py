@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 from serving import running
 
-from unmask import Recipe, decode, load, trace
+from unmask import Recipe, countdown, decode, load, trace
 from unmask.prompt import encode
 
 TEXT = "The city of Vienna"
@@ -23,7 +23,7 @@ def completion(client: OpenAI, **given: Any) -> Any:
 
 
 def test_models_are_listed(client):
-    assert [model.id for model in client.models.list()] == ["text", "sudoku", "table", "random", "chatty"]
+    assert [model.id for model in client.models.list()] == ["text", "sudoku", "countdown", "table", "random", "chatty"]
     assert client.models.retrieve("text").unmask["limit"] == 512
     with pytest.raises(openai.NotFoundError, match="unknown model 'txt': did you mean 'text'"):
         client.models.retrieve("txt")
@@ -119,6 +119,31 @@ def test_canvas_and_suffix_fill_holes(client):
         model="sudoku", prompt="", temperature=0, extra_body={"canvas": puzzle.replace(".", "[MASK]"), "steps": 8}
     )
     assert len(solved.choices[0].text) == 81 and solved.choices[0].text.startswith("53")
+
+
+def test_a_puzzle_is_a_prompt(client):
+    """What a model of puzzles is prompted with is a puzzle; its answer is the text, and is judged."""
+    model, problems, few = load("countdown"), ["15,44,79,50", "3,7,25,50,96"], {"sampler": "uniform", "steps": 3}
+    given = {"model": "countdown", "prompt": problems, "seed": 1, "temperature": 0.5, "extra_body": few}
+    whole = client.completions.create(**given, logprobs=0)
+    for place, (text, choice) in enumerate(zip(problems, whole.choices, strict=True)):
+        problem = countdown.parse(text)
+        recipe = Recipe(seed=1 + place, temperature=0.5, **few)
+        answer = countdown.answer(decode(model, canvas=countdown.canvas(problem), recipe=recipe).tokens)
+        assert choice.unmask["answer"] == answer and choice.text == "".join(choice.logprobs.tokens)
+        assert choice.text.replace(" ", "") == answer.replace("_", "")
+        assert choice.unmask["fault"] == countdown.fault(answer, problem) and choice.unmask["strange"] is None
+    text, chunks = joined(client.completions.create(**{**given, "prompt": problems[0]}, stream=True))
+    assert text == whole.choices[0].text
+    assert chunks[-1].choices[0].unmask["answer"] == whole.choices[0].unmask["answer"]
+    for wrong, words in (
+        ({"prompt": "1,2"}, "1 numbers and a target: give 3 to 5"),
+        ({"max_tokens": 9}, "max_tokens has no effect on a puzzle: leave it out"),
+        ({"extra_body": {"canvas": "[MASK]"}}, "exclude each other"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words) as caught:
+            client.completions.create(**{**given, **wrong})
+        assert caught.value.param in ("prompt", "max_tokens")
 
 
 def test_logprobs_of_completions(client):

@@ -13,6 +13,7 @@ from unmask import __version__
 from unmask.decode import Result
 from unmask.server.batcher import Done
 from unmask.server.order import Choice, Order
+from unmask.server.riddle import Riddle
 from unmask.server.stream import Follow, Spelling, Tokens, cut, visible
 
 MARK = f"unmask-{__version__}"  # the system_fingerprint
@@ -62,8 +63,8 @@ def curve(path: Sequence[float | None]) -> list[float | None]:
     return list(path[:end])
 
 
-def path(done: Done) -> dict[str, Any]:
-    """What is known of the path of a choice. Entropies are bits."""
+def path(done: Done, riddle: Riddle | None) -> dict[str, Any]:
+    """What is known of the path of a choice, and of its answer to a puzzle. Entropies are bits."""
     result = done.result
     return {
         "path_entropy": number(result.path_entropy),
@@ -82,6 +83,7 @@ def path(done: Done) -> dict[str, Any]:
             {"text": one.text, "path_entropy": number(one.path_entropy), "steps": one.steps, "origin": one.origin}
             for one in result.particles
         ],
+        **({} if riddle is None else riddle.verdict(result)),
     }
 
 
@@ -170,7 +172,8 @@ class Writer:
         logs = logprobs(self.order, one.known, range(one.tokens))
         said = {"message": {"role": "assistant", "content": one.text, "refusal": None}}
         text = said if self.order.chat else {"text": one.text}
-        return {"index": index, **text, "logprobs": logs, "finish_reason": one.finish, "unmask": path(one.done)}
+        unmask = path(one.done, self.order.choices[index].riddle)
+        return {"index": index, **text, "logprobs": logs, "finish_reason": one.finish, "unmask": unmask}
 
     def chunk(
         self,

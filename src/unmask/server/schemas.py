@@ -21,6 +21,9 @@ Stop = str | Annotated[list[str], Field(max_length=STOPS)]
 Ids = Annotated[list[int], Field(min_length=1)]
 
 
+PUZZLE = "for models of puzzles: a Sudoku of 81 characters, . or 0 for a blank, or a countdown like 15,44,79,50"
+
+
 class Wire(BaseModel):
     """An object of a request: no field that nobody knows, no type that is nearly right."""
 
@@ -92,6 +95,7 @@ class _Completion(Answered):
     canvas: str | Ids | None = Field(
         None, description="instead of a prompt: text with [MASK] or [MASK*8] where it is open, or ids with the mask id"
     )
+    puzzle: str | None = Field(None, description=f"{PUZZLE}; a text as prompt means the same there")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
         None, description="log-probability of every token when it was decided, and of so many most probable ones"
     )
@@ -115,9 +119,7 @@ class _Paths(Ask):
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     canvas: str | Ids | None = Field(None, description="as in a completion")
     puzzle: str | None = Field(
-        None,
-        description="for models of puzzles: a Sudoku of 81 characters, . or 0 for a blank, or a countdown like "
-        "15,44,79,50; the last event then has `answers` and `faults`, null where an answer is right",
+        None, description=f"{PUZZLE}; the last event then has `answers` and `faults`, null where an answer is right"
     )
 
 
