@@ -106,6 +106,8 @@ def _end(event: Event, start: Event) -> Event:
         "evaluations": (prompts, _whole),
         "log_evidence": (prompts, _total),
         "lineages": (prompts, _whole),
+        "answers": (rows, _text),  # to puzzles, and what is wrong with them
+        "faults": (rows, lambda value: None if value is None else _text(value)),
     }
     found: Event = {
         name: [kind(one) for one in _sized(event, name, size)]

@@ -137,7 +137,7 @@ def test_a_puzzle_is_a_prompt(client):
     assert text == whole.choices[0].text
     assert chunks[-1].choices[0].unmask["answer"] == whole.choices[0].unmask["answer"]
     for wrong, words in (
-        ({"prompt": "1,2"}, "1 numbers and a target: give 3 to 5"),
+        ({"prompt": "1,2"}, "1 number and a target: give 3 to 5"),
         ({"max_tokens": 9}, "max_tokens has no effect on a puzzle: leave it out"),
         ({"extra_body": {"canvas": "[MASK]"}}, "exclude each other"),
     ):
@@ -295,7 +295,7 @@ def test_messages_may_go_as_plain_text():
         ({"temperature": -1}, "temperature is -1: it must be at least 0"),
         ({"temperature": "hot"}, 'temperature is "hot": it must be a number'),
         ({"max_tokens": 0}, "max_tokens is 0: it must be at least 1"),
-        ({"max_tokens": 600}, "longer than text allows (512): shorten the prompt or the max_tokens"),
+        ({"max_tokens": 600}, "longer than text allows (512): shorten the prompt or max_tokens"),
         ({"extra_body": {"gen_length": 0}}, "gen_length is 0: it must be at least 1"),
         ({"extra_body": {"sampler": "ebb"}}, "unknown sampler 'ebb'"),
         ({"frequency_penalty": 0.5}, "frequency_penalty is not supported"),

@@ -108,7 +108,7 @@ def about(error: UnmaskError, body: BaseModel) -> Refusal:
     setting = next((word for word in error.message.split(" ")[:2] if word in KINDS), None)
     names = {word: _called(word, given) for word in ("length", setting) if word}
     said, hint = (
-        re.sub(rf"(?<![\w'])({'|'.join(names)})(?![\w'])", lambda found: names[found[0]], text)
+        re.sub(rf"(?<![\w'])(?:the (?=length))?({'|'.join(names)})(?![\w'])", lambda found: names[found[1]], text)
         for text in (error.message, error.hint)
     )
     source = next((name for name in ("prompt", "messages", "canvas", "puzzle") if name in given), None)

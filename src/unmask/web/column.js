@@ -72,14 +72,14 @@ export class Column {
   _hear(event, line) {
     this.lines.push(line);
     if (event.event === "start") {
-      this.began = this.said = performance.now();
+      this.said = 0; // the first step is told at once
       for (const part of [this.actions, this.same, this.root]) part.hidden = false;
       this.texts.shell.textContent = shell(this.given, this.model, event.recipe);
       this.texts.python.textContent = python(this.given, this.model, event.recipe);
     }
     this.view.add(event);
     if (event.event === "end") return this._ended(event);
-    if (performance.now() - this.said < LEAST) return undefined;
+    if (event.event === "start" || performance.now() - this.said < LEAST) return undefined;
     this.said = performance.now();
     return this._say(`decoding: step ${this.view.trace.steps}`);
   }

@@ -126,6 +126,11 @@ export class Curves extends Plot {
   // Each state entropy is joined to that of its ancestor.
   trails(context, { trace, prompt }, wanted) {
     const from = prompt * trace.particles;
+    for (let row = from; row < from + trace.particles && trace.steps === 1; row++) { // nothing to join yet: a mark
+      if (!wanted(0, row)) continue;
+      context.moveTo(this.x(0), this.y(trace.entropyAt(0, row)));
+      context.lineTo(this.x(0) + 6, this.y(trace.entropyAt(0, row)));
+    }
     for (let step = 1; step < trace.steps; step++) {
       for (let row = from; row < from + trace.particles; row++) {
         if (!wanted(step, row)) continue;
