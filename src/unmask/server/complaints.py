@@ -35,6 +35,8 @@ WANTED: dict[str, str] = {
     **dict.fromkeys(("stream", "echo", "store", "parallel_tool_calls"), FLAG),
     **dict.fromkeys(("frequency_penalty", "presence_penalty"), "a number"),
     "metadata": "an object of texts",
+    "stream_options": 'an object like {"include_usage": true}',
+    "tool_choice": "none or auto",
     "logit_bias": "an object of numbers",
     "response_format": 'an object like {"type": "text"}',
     **dict.fromkeys(("tools", "modalities"), "a list"),
@@ -58,10 +60,12 @@ def invalid(errors: Sequence[Mapping[str, Any]], path: str, body: Any) -> Refusa
         return _unknown(name, path)
     if len(where) == 1 and first["type"] == "missing":
         return Refusal(400, f"{name} is missing", "it is required", param=name)
-    if name in ("messages", "stream_options") and isinstance(body[name], (list, dict)) and body[name]:
-        return _inside(name, [one for one in errors if one["loc"][1] == name])
-    wanted = WANTED.get(ALIASES.get(name, name), "as GET /openapi.json says")
-    return Refusal(400, f"{name} is {_shown(body[name])}", f"it must be {wanted}", param=name)
+    mine = [one for one in errors if one["loc"][1] == name]
+    if name in ("messages", "stream_options") and max(len(one["loc"]) for one in mine) > 2:
+        return _inside(name, mine)
+    one_text = name == "prompt" and path == "/v1/paths"
+    wanted = WANTED["canvas" if one_text else ALIASES.get(name, name)]
+    return Refusal(400, f"{name} is {_shown(body.get(name))}", f"it must be {wanted}", param=name)
 
 
 def _unknown(name: str, path: str) -> Refusal:
@@ -95,7 +99,9 @@ def _inside(name: str, errors: Sequence[Mapping[str, Any]]) -> Refusal:
         return Refusal(400, f"{place}.{last} is not supported", "leave it out", param=name)
     last = outer.pop() if last == "str" else last
     place = place.removesuffix(f".{last}")
-    wanted = found.get("ctx", {}).get("expected") or "text" + (", or a list of parts" if last == "content" else "")
+    kinds = {"bool_type": FLAG, "model_type": "an object", "model_attributes_type": "an object", "list_type": "a list"}
+    plain = "text, or a list of parts" if last == "content" else kinds.get(found["type"], "text")
+    wanted = str(found.get("ctx", {}).get("expected") or plain).replace("False", "false")
     where = f"{place}[{last}]" if isinstance(last, int) else f"{place}.{last}"
     return Refusal(400, f"{where} is {_shown(value)}", f"it must be {wanted}", param=name)
 
