@@ -384,7 +384,7 @@ def test_examples_of_the_help_work(command, here, capsys):
         ("frequencies upper.txt --model table -o none/t.json", "there is no folder for 'none/t.json'"),
         ("frequencies good.txt --model table -o .", "'.': Is a directory"),
         ("frequencies good.txt --model table", "the following arguments are required: -o/--output"),
-        ("solve 1,2", "1 numbers and a target: give 3 to 5 numbers, the target last"),
+        ("solve 1,2", "1 number and a target: give 3 to 5 numbers, the target last"),
         ("solve 1,1,1,99", "no answer makes 99 of these numbers"),
         ("solve good.txt", "a Sudoku has 81 cells, this one has 6"),
         (

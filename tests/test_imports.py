@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 ORDER = (
     "interrupt errors sandbox lock stats memory device clock chart interval sudoku countdown philox dice state "
     "faults models entropy kernels layout fused read background corpus samplers search engine spread replay "
-    "prompt trace page recipe shipped result decode likelihood tasks rows bench compare judge floor speed train "
+    "prompt trace pack page recipe shipped result decode likelihood tasks rows bench compare judge floor speed train "
     "puzzles paths noised theory calibrate texts study lmargs lmrows unmask lmeval origin show paper flags "
     "modelcli puzzlecli reportcli evalcli judgecli theorycli papercli speedcli server servecli demo commands "
     "parser cli __main__"

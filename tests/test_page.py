@@ -169,6 +169,14 @@ DAMAGED = {
     "another kind": (1, {"event": "stop"}),
     "two starts": (1, {**EVENTS[0]}),
     "settings that are no settings": (0, {"recipe": 3}),
+    "no seeds": (0, {"seeds": []}),
+    "a length too many": (0, {"given": [0, 0]}),
+    "a gap": (2, {"step": 3}),
+    "steps that stand the other way round": (1, {"step": 1}),
+    "an entropy that is no number": (1, {"h": [float("nan"), 1.0]}),
+    "a decided entropy that is no number": (1, {"changes": [[0, 1, 2, float("inf")]]}),
+    "too few calls": (1, {"calls": []}),
+    "too few texts": (3, {"texts": ["a"]}),
 }
 
 
@@ -180,15 +188,44 @@ def test_damaged_traces_are_refused(name: str) -> None:
     report(events)
     events[3] = {"event": "end"} if name == "no winner" else events[3]
     events[place] |= change
-    with pytest.raises(InputError, match=f"event {place + 1} of the trace is damaged"):
+    with pytest.raises(InputError, match=f"line {place + 1} of the trace is damaged: [^\n]+$"):
         report(events)
 
 
+def test_nothing_follows_the_end() -> None:
+    end = {"event": "end", "chosen": [0]}
+    for events, line in (([*EVENTS[:2], end, EVENTS[2]], 4), ([*EVENTS[:2], end, end], 4), ([EVENTS[0]] * 2, 2)):
+        with pytest.raises(InputError, match=f"line {line} of the trace is damaged"):
+            report(events)
+
+
 def test_numbers_that_are_no_json() -> None:
-    events = [dict(event) for event in EVENTS[:2]]
-    events[1]["h"] = [float("nan"), float("inf")]
+    """A mean over no steps is no number; decode wrote it as NaN."""
+    events = [dict(event) for event in EVENTS]
     events[0]["recipe"] = {"sampler": "uniform", "bound": float("nan")}
-    assert packed(report(events))[1]["h"] == [None, None]
+    events[3] |= {"chosen": [0], "path_entropy": [float("nan"), 1.0]}
+    assert packed(report(events))[3]["path_entropy"] == [None, 1.0]
+
+
+def test_unfinished_traces_say_so(walk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, lines = tmp_path / "path.jsonl", walk.read_text(encoding="utf-8").splitlines()
+    error = json.dumps({"error": {"message": "not decoded within 2 seconds <now>", "type": "timeout_error"}})
+    for kept, why in (
+        ([*lines[:3], error], "it failed after 2 steps: not decoded within 2 seconds <now>"),
+        ([*lines[:3], lines[3][:20]], "it breaks off after 2 steps, without an end"),
+        (lines[:2], "it breaks off after 1 step, without an end"),
+    ):
+        path.write_text("\n".join(kept))
+        assert main(["report", str(path)]) == 0
+        said = capsys.readouterr()
+        assert said.err == f"unmask: warning: {str(path)!r} is unfinished: {why}\n" and " steps, " in said.out
+        page = path.with_suffix(".html").read_text(encoding="utf-8")
+        assert f"This trace is unfinished: {why}." in unescape(page) and "<now>" not in page
+        assert [event["event"] for event in packed(page)] == ["start", *["step"] * (2 if "2 steps" in why else 1)]
+    assert "This trace is unfinished" not in report(trace.load(walk))
+    path.write_text("\n".join([*lines[:3], error, *lines[3:]]))
+    with pytest.raises(InputError, match="line 5 of the trace is damaged: nothing may follow the error"):
+        report(trace.load(path))
 
 
 def test_errors_on_the_command_line(walk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,6 +240,22 @@ def test_errors_on_the_command_line(walk: Path, tmp_path: Path, capsys: pytest.C
     assert "overwrite its trace" in fails(str(walk), "-o", str(link))
     assert "cannot write" in fails(str(walk), "-o", str(tmp_path / "no" / "folder.html"))
     assert "no effect" in fails(str(walk), "--model", "table")
+    assert "the name of the report is empty" in fails(str(walk), "-o", "")
+    other, text = tmp_path / "other.jsonl", walk.read_text(encoding="utf-8")
+    for data, said in (
+        (text.encode("utf-16"), "is UTF-16: a trace is UTF-8"),
+        (text.replace("{", "[", 2).encode(), "is no trace"),
+        (b"", "is no trace"),
+        (text.encode().replace(b'"h"', b'"\xff"', 1), "line 2 of"),
+        ("\n".join([*text.splitlines()[:2], "", *text.splitlines()[2:]]).encode(), "line 3 of"),
+    ):
+        other.write_bytes(data)
+        found = fails(str(other))
+        assert said in found and found.count("\n") == 1
+    other.write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert trace.load(other) == trace.load(walk)
+    assert main(["report", str(other), "-o", "-"]) == 0
+    assert capsys.readouterr().out == report(trace.load(walk))
 
 
 # --- notebooks -------------------------------------------------------------------------------------------------------
@@ -252,9 +305,11 @@ def test_show_in_a_notebook(walk: Path, monkeypatch: pytest.MonkeyPatch) -> None
     inner.display = seen.append  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", shell)
     monkeypatch.setitem(sys.modules, "IPython.display", inner)
-    found = result(["a", "b"])
+    found = decode(load("table"), recipe=RECIPE)
     found.show()
     found.show(walk)
+    with pytest.raises(InputError, match="is the trace of another decode: give the file that this one wrote"):
+        decode(load("table"), recipe=RECIPE.replace(seed=1)).show(walk)
     assert seen[0]._repr_html_() == found._repr_html_() and repr(seen[0]).startswith(found.text)
     framed = re.search(r'<iframe sandbox="allow-scripts" srcdoc="([^"]*)"', seen[1]._repr_html_())
     assert framed and unescape(framed[1]) == report(trace.load(walk))

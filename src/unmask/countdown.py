@@ -45,7 +45,8 @@ def parse(text: str) -> Problem:
         if not 1 <= int(part) <= 99:
             raise InputError(f"{part} is not from 1 to 99", "the model knows numbers and targets from 1 to 99")
     if not LEAST <= len(parts) - 1 <= MOST:
-        raise InputError(f"{len(parts) - 1} numbers and a target", f"give {LEAST} to {MOST} numbers, the target last")
+        many = "1 number and a target" if len(parts) == 2 else f"{len(parts) - 1} numbers and a target"
+        raise InputError(many, f"give {LEAST} to {MOST} numbers, the target last")
     numbers = tuple(map(int, parts))
     return Problem(numbers[:-1], numbers[-1])
 

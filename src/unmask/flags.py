@@ -88,16 +88,22 @@ def groups() -> dict[str, list[str]]:
 
 
 def add(
-    parser: argparse.ArgumentParser, only: Collection[str] = tuple(KINDS), usual: Mapping[str, Any] | None = None
+    parser: argparse.ArgumentParser,
+    only: Collection[str] = tuple(KINDS),
+    usual: Mapping[str, Any] | None = None,
+    said: Mapping[str, str] | None = None,
 ) -> None:
-    """A flag for every setting, or for some, in groups, with what is `usual` here; the community's names, unlisted."""
+    """A flag for every setting, or for some, in groups, with what is `usual` here; the community's names, unlisted.
+
+    `said` has the help of those that read otherwise here.
+    """
     here = usual or {}
     for title, names in groups().items():
         some = [name for name in names if name in only]
         group = parser.add_argument_group(title) if some else parser
         for name in some:
-            text = f"{HELP[name]}{_taken(name)}"
-            _add(group, name, name, f"{HELP[name].split('; ')[0]} [{_plain(here[name])}]" if name in here else text)
+            text = f"{HELP[name].split('; ')[0]} [{_plain(here[name])}]" if name in here else HELP[name] + _taken(name)
+            _add(group, name, name, (said or {}).get(name, text))
     for alias, name in ALIASES.items():
         if name in only:
             _add(parser, alias, name, argparse.SUPPRESS)

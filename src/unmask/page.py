@@ -6,17 +6,15 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from unmask.errors import InputError
 from unmask.models.denoiser import Tokenizer
+from unmask.pack import pack
 from unmask.state import Vocab
-from unmask.trace import Event, spelling
+from unmask.trace import Event, ending, spelling
 
 WEB = Path(__file__).parent / "web"  # the views; a live page loads the same files as modules
 # in the order in which they need each other
@@ -44,8 +42,6 @@ LIVE = (  # what only the live page of `unmask serve` loads
     "column.js",
     "live.js",
 )
-DIGITS = 5  # of an entropy: a picture shows less, and a report is half as large
-
 POLICY = "default-src 'none'; script-src 'sha256-{}'; style-src 'unsafe-inline'"  # nothing is fetched, no other script
 PAGE = """\
 <!doctype html>
@@ -62,7 +58,7 @@ PAGE = """\
 <header>
 <h1>{title}</h1>
 <p>{about}</p>
-<noscript><p>The replay needs JavaScript, which is switched off here.</p></noscript>
+{unfinished}<noscript><p>The replay needs JavaScript, which is switched off here.</p></noscript>
 </header>
 <main id="views"></main>
 <footer>
@@ -79,7 +75,8 @@ PAGE = """\
 
 def report(events: Sequence[Event], tokenizer: Tokenizer | None = None) -> str:
     """The whole report. `tokenizer` gives the strings of tokens where the trace has none; else ids are shown."""
-    events = [_packed(number, event, events[0]) for number, event in enumerate(events)]
+    why = ending(events)
+    events = pack(events)
     start = events[0]
     if tokenizer is not None and not any(event.get("words") for event in events):
         spell = spelling(tokenizer, Vocab(mask=start["mask"]))
@@ -89,6 +86,9 @@ def report(events: Sequence[Event], tokenizer: Tokenizer | None = None) -> str:
     return PAGE.format(
         title=escape(f"unmask: {start['model']}"),
         about=escape(_about(start)),
+        unfinished=""
+        if why is None
+        else f'<p class="unfinished" role="note">This trace is unfinished: {escape(why)}.</p>\n',
         style="".join((WEB / name).read_text(encoding="utf-8") for name in STYLES),
         policy=POLICY.format(_base64(hashlib.sha256(script.encode()).digest())),
         data=_base64(gzip.compress(lines.encode(), mtime=0)),
@@ -113,109 +113,3 @@ def _inlined(name: str) -> str:
     """A module as a part of one script: what it imports stands before it."""
     text = (WEB / name).read_text(encoding="utf-8")
     return re.sub(r"^export ", "", re.sub(r"^import .*\n", "", text, flags=re.M), flags=re.M)
-
-
-# --- what is kept of an event ----------------------------------------------------------------------------------------
-
-
-def _packed(number: int, event: Event, start: Event) -> Event:
-    """The fields that are shown, checked; a trace is a file that anybody may have written."""
-    try:
-        kind = event["event"]
-        if (kind == "start") != (number == 0):
-            raise ValueError
-        return {"event": kind, **PACKERS[kind](event, start), **_words(event)}
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
-        raise InputError(f"event {number + 1} of the trace is damaged", "decode it again with --trace") from None
-
-
-def _words(event: Event) -> Event:
-    found = [[_whole(token), _text(word)] for token, word in event.get("words", [])]
-    return {"words": found} if found else {}
-
-
-def _start(event: Event, _: Event) -> Event:
-    canvases = [[_whole(token) for token in canvas] for canvas in event["canvases"]]
-    particles = _whole(event["particles"])
-    if not canvases or not all(canvases) or particles < 1:
-        raise ValueError
-    return {
-        "model": _text(event.get("model", "a model")),
-        "recipe": {_text(name): _setting(value) for name, value in event.get("recipe", {}).items()},
-        "seeds": [str(_whole(seed)) for seed in event.get("seeds", [])],  # a browser rounds above 2^53
-        "particles": particles,
-        "mask": _whole(event["mask"]),
-        "canvases": canvases,
-        "given": [_whole(given) for given in event.get("given", [0] * len(canvases))],
-    }
-
-
-def _step(event: Event, start: Event) -> Event:
-    widths = [len(canvas) for canvas in start["canvases"]]
-    k, rows = start["particles"], len(widths) * start["particles"]
-    if any(not 0 <= row < rows or not 0 <= column < widths[row // k] for row, column, *_ in event["changes"]):
-        raise ValueError
-    found: Event = {
-        "h": [_number(h) for h in _sized(event["h"], rows)],
-        "changes": [[row, column, _whole(token), _number(h)] for row, column, token, h in event["changes"]],
-        **{name: [_whole(one) for one in event[name]] for name in ("calls", "evaluations") if name in event},
-    }
-    if event.get("ancestors") is not None:
-        found["ancestors"] = [_whole(ancestor) for ancestor in _sized(event["ancestors"], rows)]
-        if any(
-            ancestor not in range(row // k * k, row // k * k + k) for row, ancestor in enumerate(found["ancestors"])
-        ):
-            raise ValueError
-    return found
-
-
-def _end(event: Event, start: Event) -> Event:
-    prompts, rows = len(start["canvases"]), len(start["canvases"]) * start["particles"]
-    kinds: dict[str, tuple[int, Callable[[Any], Any]]] = {
-        "chosen": (prompts, _whole),
-        "path_entropy": (rows, _number),
-        "texts": (rows, _text),
-        "steps": (rows, _whole),
-        "calls": (prompts, _whole),
-        "evaluations": (prompts, _whole),
-        "log_evidence": (prompts, _number),
-        "lineages": (prompts, _whole),
-    }
-    found: Event = {
-        name: [kind(one) for one in _sized(event[name], size)] for name, (size, kind) in kinds.items() if name in event
-    }
-    if any(not 0 <= chosen < start["particles"] for chosen in found["chosen"]):
-        raise ValueError
-    return {**found, "seconds": _number(event.get("seconds"))}
-
-
-PACKERS: dict[str, Callable[[Event, Event], Event]] = {"start": _start, "step": _step, "end": _end}
-
-
-def _sized(values: list[Any], size: int) -> list[Any]:
-    if len(values) != size:
-        raise ValueError
-    return values
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _setting(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _number(value: Any) -> float | None:
-    """A float of a few digits; what is no number is null."""
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{DIGITS}g}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from unmask import trace as traces
@@ -16,15 +17,24 @@ from unmask.trace import Event
 
 def run_report(args: Namespace) -> None:
     """Write the report of a trace."""
+    if args.output == "":
+        raise InputError("the name of the report is empty", "give --output FILE, or leave it out")
     events = traces.load(args.trace)
     target = Path(args.trace).with_suffix(".html") if args.output is None else Path(args.output)
-    if target.exists() and target.samefile(args.trace):
+    if args.output != "-" and target.exists() and target.samefile(args.trace):
         raise InputError(f"the report would overwrite its trace {str(target)!r}", "give another --output")
     text = report(events, _tokenizer(events, args.model)).encode("utf-8", errors="replace")
+    why = traces.ending(events)
+    if why is not None:
+        print(f"unmask: warning: {args.trace!r} is unfinished: {why}", file=sys.stderr)
+    if args.output == "-":
+        sys.stdout.buffer.write(text)
+        return
     try:
         target.write_bytes(text)
-    except OSError as error:
-        raise InputError(f"cannot write {str(target)!r}", str(error.strerror)) from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot write {str(target)!r}", reason) from None
     print(f"{target}: {sum(event['event'] == 'step' for event in events)} steps, {len(text) / 2**20:.2f} MiB")
 
 
@@ -42,6 +52,8 @@ def _tokenizer(events: list[Event], name: str | None) -> Tokenizer | None:
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a file that --trace wrote")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where the page goes [the trace's name, as .html]")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where the page goes, - for standard output [the trace's name, as .html]"
+    )
     about = "whose tokens an older trace holds, which has no strings of its own [the embedded model that it names]"
     parser.add_argument("--model", metavar="NAME", help=about)

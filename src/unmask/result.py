@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from unmask import trace as traces
+from unmask.errors import InputError
 from unmask.page import report
 from unmask.recipe import Recipe
+from unmask.trace import Event
 
 SHOWN = 400  # letters of a text in the table of a notebook
 
@@ -93,13 +95,24 @@ class Result:
 
     def show(self, trace: str | Path | None = None) -> None:
         """Show it below the cell of a notebook; elsewhere print it. With the file of its trace, also the replay."""
-        shown = Shown(f"{self.text}\n{self._cost()}", self._repr_html_() + ("" if trace is None else frame(trace)))
+        replay = "" if trace is None else frame(self._own(trace))
+        shown = Shown(f"{self.text}\n{self._cost()}", self._repr_html_() + replay)
         if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
             from IPython.display import display  # only where it is running already
 
             display(shown)
         else:
             print(shown)
+
+    def _own(self, trace: str | Path) -> list[Event]:
+        """The events of a trace file, if they are of the decode that gave this result."""
+        events = traces.load(trace)
+        start, end, k = events[0], events[-1], len(self.particles)
+        texts, mine = end.get("texts", []), [one.text for one in self.particles]
+        places = [place for place, seed in enumerate(start.get("seeds", [])) if seed == self.seed]
+        if start["particles"] != k or not any(texts[place * k : (place + 1) * k] == mine for place in places):
+            raise InputError(f"{str(trace)!r} is the trace of another decode", "give the file that this one wrote")
+        return events
 
     def _cost(self) -> str:
         """One line: path entropy and the counters."""
@@ -132,9 +145,9 @@ class Shown:
 # --- HTML ------------------------------------------------------------------------------------------------------------
 
 
-def frame(trace: str | Path, high: int = 900) -> str:
+def frame(events: Sequence[Event], high: int = 900) -> str:
     """The report of a trace as a frame inside another page, which its script cannot reach."""
-    page = escape(report(traces.load(trace)))
+    page = escape(report(events))
     return f'<iframe sandbox="allow-scripts" srcdoc="{page}" style="width:100%;height:{high}px;border:0"></iframe>'
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from unmask import flags
 from unmask.errors import InputError
 from unmask.modelcli import Namespace, add_model, as_run, load_model
-from unmask.models import EMBEDDED
+from unmask.models import EMBEDDED, Denoiser
 from unmask.recipe import Recipe
 
 TOKEN = "UNMASK_TOKEN"
@@ -24,13 +28,19 @@ LIMITS: dict[str, tuple[str, float, str]] = {
     "--grace": ("grace", 10.0, "seconds for what is under way after Ctrl-C"),
 }
 
+# help of settings that read otherwise here: each is what holds where a request says nothing
+SAID = {
+    "seed": "of every request that names none; by default a random one for each, which its answer tells",
+    "temperature": "of the tokens; 0 takes the most probable one [1]",
+}
+
 
 def run_serve(args: Namespace) -> None:
     """Serve models over HTTP."""
     try:
         from unmask.server.limits import Limits  # fastapi and uvicorn are optional
         from unmask.server.order import Shop
-        from unmask.server.run import serve
+        from unmask.server.run import Server, serve
     except ModuleNotFoundError as error:
         if str(error.name).startswith("unmask"):
             raise
@@ -38,19 +48,44 @@ def run_serve(args: Namespace) -> None:
     usual = flags.to_settings(args, {"temperature": 1.0})
     Recipe.from_dict(usual)
     names = list(dict.fromkeys(args.model or EMBEDDED))
-    if args.token == "":
-        raise InputError("the token is empty", f"give one, or set {TOKEN}")
+    token = _token(args.token)
+    if args.seconds is not None and not 0 < args.seconds <= threading.TIMEOUT_MAX:
+        raise InputError(f"--seconds is {args.seconds:g}", "it must be more than 0; leave it out to serve until Ctrl-C")
     given = {field: getattr(args, f"limit_{field}") for field, _, _ in LIMITS.values()}
     limits = Limits(**given)
     shop = Shop({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
-    serve(
-        shop,
-        args.host,
-        args.port,
-        token=args.token or os.environ.get(TOKEN) or None,
-        seconds=args.seconds,
-        ready=lambda url, server: print(f"{', '.join(names)} at {url} (Ctrl-C stops)", flush=True),
-    )
+    _check_length(usual, shop.models.values())
+    threads: list[threading.Thread] = []
+
+    def ready(url: str, server: Server) -> None:
+        threads.append(server.batcher.thread)
+        print(f"{', '.join(names)} at {url} (Ctrl-C stops)", flush=True)
+
+    try:
+        serve(shop, args.host, args.port, token=token, seconds=args.seconds, ready=ready)
+    finally:
+        if any(thread.is_alive() for thread in threads):  # in a step that nobody can stop: Python would wait, or crash
+            sys.stdout.flush()
+            print("unmask: stopped in the middle of a step", file=sys.stderr, flush=True)
+            os._exit(0 if sys.exc_info()[0] is None else 130)
+
+
+def _token(given: str | None) -> str | None:
+    """The token of the flag, or of the environment; None: everybody may ask."""
+    if given == "":
+        raise InputError("the token is empty", f"give one, or set {TOKEN}")
+    token = given or os.environ.get(TOKEN) or None
+    if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+        raise InputError("the token cannot stand in a header", "use ASCII letters, digits and signs, without blanks")
+    return token
+
+
+def _check_length(usual: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
+    """Refuse a usual length that no model takes: every request that names none would fail."""
+    length, limits = usual.get("length"), [model.limit for model in models]
+    known = [limit for limit in limits if limit is not None]
+    if length is not None and len(known) == len(limits) and length > max(known):
+        raise InputError(f"--length is {length:,}", f"the models that are served allow {max(known):,} positions")
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +105,11 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     for flag, (name, default, text) in LIMITS.items():
         kind = float if isinstance(default, float) else int
         group.add_argument(
-            flag, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{default:g}]"
+            flag, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{_plain(default)}]"
         )
     add_model(parser)
-    flags.add(parser)
+    flags.add(parser, said=SAID)
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"

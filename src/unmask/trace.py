@@ -7,9 +7,10 @@ A trace is complete: replaying it needs no model, and `words` has the strings of
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,25 +116,55 @@ def numbers(values: Tensor) -> list[float | None]:
 
 
 def load(path: str | Path) -> list[Event]:
-    """The events of a trace file."""
+    """The events of a trace file. The line with which a failed stream of `/v1/paths` ends is an event `error`."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        events = [json.loads(line) for line in _whole(lines)]
-        if not events or events[0]["event"] != "start":
-            raise ValueError
-        version = events[0]["version"]
-    except OSError as error:
-        raise InputError(f"cannot read the trace {str(path)!r}", str(error.strerror)) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"{str(path)!r} is no trace", "make one with --trace FILE") from None
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot read the trace {str(path)!r}", reason) from None
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InputError(f"{str(path)!r} is UTF-16", "a trace is UTF-8: save it as that")
+    lines = _whole(data.removeprefix(codecs.BOM_UTF8).split(b"\n"))
+    events = [_event(str(path), number, line) for number, line in enumerate(lines, 1)]
+    version = events[0].get("version")
     if version != VERSION:
         raise InputError(f"{str(path)!r} has trace version {version}", f"this is version {VERSION}")
     return events
 
 
-def _whole(lines: list[str]) -> list[str]:
-    """Without a last line that was cut, as a decode that was killed leaves it."""
-    return lines[:-1] if len(lines) > 1 and not lines[-1].endswith("}") else lines
+def _whole(lines: list[bytes]) -> list[bytes]:
+    """Without what follows the last newline, and without a last line that was cut, as a killed decode leaves it."""
+    while len(lines) > 1 and not lines[-1].strip():
+        lines.pop()
+    return lines[:-1] if len(lines) > 1 and not lines[-1].rstrip().endswith(b"}") else lines
+
+
+def _event(path: str, number: int, line: bytes) -> Event:
+    """One line of a trace file."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    if isinstance(event, dict) and isinstance(event.get("error"), dict) and "event" not in event:
+        event = {"event": "error", **event}
+    kind = event.get("event") if isinstance(event, dict) else None
+    if number == 1 and kind != "start":
+        raise InputError(f"{path!r} is no trace", "make one with --trace FILE")
+    if not isinstance(event, dict) or not isinstance(kind, str):
+        raise InputError(f"line {number} of {path!r} is no event", "decode it again with --trace")
+    return event
+
+
+def ending(events: Sequence[Event]) -> str | None:
+    """Why a trace is unfinished, in a few words; None if it has its end."""
+    last, steps = events[-1], sum(event["event"] == "step" for event in events)
+    if last["event"] == "end":
+        return None
+    after = f"after {steps} step{'' if steps == 1 else 's'}"
+    if last["event"] == "error":
+        said = last["error"].get("message") if isinstance(last.get("error"), dict) else None
+        return f"it failed {after}: {said or 'no reason is given'}"
+    return f"it breaks off {after}, without an end"
 
 
 def _started(events: Iterable[Event]) -> Iterator[Event]:

@@ -19,7 +19,7 @@ from screen import PUZZLE, Open, settle
 from unmask import Denoiser, Recipe, decode, load, sudoku, trace
 from unmask.cli import main
 from unmask.page import report
-from unmask.server.limits import Limits
+from unmask.server.limits import Limits, Refusal
 from unmask.server.order import Shop
 from unmask.server.run import Server, serve
 
@@ -209,6 +209,10 @@ def test_what_is_wrong_is_one_line(live: Open) -> None:
     page.locator("#A-steps").fill("0")
     button(page, "Decode").click()
     expect(fault).to_have_text("steps is 0: it must be at least 1")
+    page.locator("#seed").fill("9" * 20)
+    button(page, "Decode").click()
+    expect(fault).to_have_text(f"the seed is {'9' * 20}: give a whole number of at most 15 digits")
+    page.locator("#seed").fill("2")
     assert page.locator(".result:visible").count() == 0
     page.locator("#A-steps").fill("4")
     button(page, "30 clues").click()
@@ -265,7 +269,10 @@ def test_the_command_of_a_puzzle(live: Open, capsys: pytest.CaptureFixture[str])
     run(page)
     words = shlex.split(str(first(page, "pre >> nth=0").text_content()))
     main([words[1], "--json", *words[2:]])
-    assert json.loads(capsys.readouterr().out)["answer"] == first(page, ".outcome .answer").text_content()
+    answer = json.loads(capsys.readouterr().out)["answer"]
+    assert answer == first(page, ".outcome .answer").text_content()
+    row = first(page, "tr.chosen td.answer")  # as it is written, and judged
+    assert str(row.text_content()).endswith(answer) and row.locator(".verdict").text_content()
 
 
 def test_the_trace_is_taken_along(live: Open, tmp_path: Path) -> None:
@@ -293,10 +300,27 @@ def test_a_walk_is_stopped(live: Open, host: tuple[str, Server]) -> None:
     expect(first(page, ".status")).to_have_text(re.compile(r"stopped after step \d+"))
     expect(button(page, "Decode")).to_be_enabled()
     assert first(page, ".one canvas").is_visible()  # what there is can be looked at
+    assert "▒▒▒…▒▒▒" in str(first(page, "td.answer >> nth=0").text_content())  # without a wall of what is open
     page.locator("#length").fill("8")
     page.locator("#A-steps").fill("4")
     run(page)  # the server does not go on with the first one
     assert page.evaluate("() => unmask.columns[0].view.trace.steps") == 4
+
+
+def test_a_walk_that_fails_says_so_in_its_trace(live: Open, host: tuple[str, Server], tmp_path: Path) -> None:
+    page = live({**TEXT, **WALK, "length": 256, "a.steps": 256, "a.particles": 16})
+    button(page, "Decode").click()
+    page.wait_for_function(SEEN)
+    for job in host[1].batcher.running:
+        job.finish(Refusal(500, "the model is gone", "fetch it"))
+    expect(page.locator("#fault")).to_have_text("the model is gone: fetch it")
+    expect(first(page, ".status")).to_have_text(re.compile(r"unfinished: it failed after step \d+"))
+    with page.expect_download() as download:
+        button(page, "Download the trace").click()
+    download.value.save_as(tmp_path / "trace.jsonl")
+    assert re.search(
+        "after [0-9]+ steps?: the model is gone: fetch it", str(trace.ending(trace.load(tmp_path / "trace.jsonl")))
+    )
 
 
 def test_an_address_is_shared(live: Open) -> None:
@@ -326,6 +350,8 @@ def test_narrow_windows(scheme: Any, live: Open) -> None:
         page.set_viewport_size({"width": wide, "height": 800})
         settle(page)
         assert page.evaluate("() => document.documentElement.scrollWidth") <= wide
+        cut = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+        assert page.locator(".result .scroll").evaluate_all(cut) == 0
     light = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert light == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 27)")
 

@@ -64,6 +64,25 @@ def test_few_states_are_kept_where_they_are_large(site: str, show: Open) -> None
     assert 4 <= many <= 9 and wrong == []
 
 
+def test_labels_of_an_axis_and_a_prompt_that_is_a_sign(site: str, show: Open) -> None:
+    page = show(site, wait="() => window.views")
+    scaled = page.evaluate("""async () => {
+      const { scaled } = await import("/draw.js");
+      return [0.0001, 0.0074, 0.013, 6.2].map((most) => scaled(most, 4, "bits"));
+    }""")
+    assert [unit for _, unit in scaled] == ["10⁻⁴ bits", "10⁻³ bits", "bits", "bits"]
+    assert [label for _, label in scaled[0][0]] == ["0", "0.25", "0.5", "0.75", "1"]
+    assert all(len(label) <= 5 for labels, _ in scaled for _, label in labels)
+    assert all(len({label for _, label in labels}) == len(labels) for labels, _ in scaled)
+    said = page.evaluate("""async () => {
+      const { shell } = await import("/words.js");
+      const model = { id: "text", unmask: { device: "cpu" } };
+      return ["-", "-x", ""].map((prompt) => shell({ kind: "text", prompt }, model, { length: 2 }));
+    }""")
+    command = "unmask generate --model text --length 2 --"
+    assert said == [f"printf %s - | {command} -", f"{command} -x", f"{command} ''"]
+
+
 def test_events_one_at_a_time_in_two_views(board: list[Event], prose: list[Event], site: str, show: Open) -> None:
     page = show(site, wait="() => window.views")
     for number in range(max(len(board), len(prose))):

@@ -25,7 +25,7 @@ def tiny_llada(tmp_path_factory: pytest.TempPathFactory) -> Denoiser:
 @pytest.fixture(scope="session")
 def usual(tiny_llada: Denoiser) -> Iterator[Running]:
     """The models that come along, and one that chats."""
-    names = ("text", "sudoku", "table", "random")
+    names = ("text", "sudoku", "countdown", "table", "random")
     with running({**{name: load(name) for name in names}, "chatty": tiny_llada}) as here:
         yield here
 

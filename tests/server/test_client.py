@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 from serving import running
 
-from unmask import Recipe, decode, load, trace
+from unmask import Recipe, countdown, decode, load, trace
 from unmask.prompt import encode
 
 TEXT = "The city of Vienna"
@@ -23,7 +23,7 @@ def completion(client: OpenAI, **given: Any) -> Any:
 
 
 def test_models_are_listed(client):
-    assert [model.id for model in client.models.list()] == ["text", "sudoku", "table", "random", "chatty"]
+    assert [model.id for model in client.models.list()] == ["text", "sudoku", "countdown", "table", "random", "chatty"]
     assert client.models.retrieve("text").unmask["limit"] == 512
     with pytest.raises(openai.NotFoundError, match="unknown model 'txt': did you mean 'text'"):
         client.models.retrieve("txt")
@@ -87,8 +87,15 @@ def test_length_has_other_names_and_a_default(client):
     assert len(plain.choices[0].text) == 4 and plain.choices[0].finish_reason == "length"
     short = client.completions.create(model="table", prompt="se", seed=1, extra_body={"gen_length": 2})
     assert len(short.choices[0].text) == 2
-    with pytest.raises(openai.BadRequestError, match="length is given twice"):
+    with pytest.raises(openai.BadRequestError, match="length and max_tokens mean the same: leave one out"):
         client.completions.create(model="table", prompt="se", max_tokens=2, extra_body={"length": 2})
+
+
+def test_the_curve_ends_with_the_path(client):
+    given = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
+    whole = client.completions.create(**given, extra_body={"sampler": "uniform", "steps": 9})
+    assert len(whole.choices[0].unmask["state_entropy"]) <= 9 and None not in whole.choices[0].unmask["state_entropy"]
+    assert whole.choices[0].unmask["state_entropy"] == whole.unmask["state_entropy"] != []
 
 
 def test_stop_cuts_the_text(client):
@@ -112,6 +119,31 @@ def test_canvas_and_suffix_fill_holes(client):
         model="sudoku", prompt="", temperature=0, extra_body={"canvas": puzzle.replace(".", "[MASK]"), "steps": 8}
     )
     assert len(solved.choices[0].text) == 81 and solved.choices[0].text.startswith("53")
+
+
+def test_a_puzzle_is_a_prompt(client):
+    """What a model of puzzles is prompted with is a puzzle; its answer is the text, and is judged."""
+    model, problems, few = load("countdown"), ["15,44,79,50", "3,7,25,50,96"], {"sampler": "uniform", "steps": 3}
+    given = {"model": "countdown", "prompt": problems, "seed": 1, "temperature": 0.5, "extra_body": few}
+    whole = client.completions.create(**given, logprobs=0)
+    for place, (text, choice) in enumerate(zip(problems, whole.choices, strict=True)):
+        problem = countdown.parse(text)
+        recipe = Recipe(seed=1 + place, temperature=0.5, **few)
+        answer = countdown.answer(decode(model, canvas=countdown.canvas(problem), recipe=recipe).tokens)
+        assert choice.unmask["answer"] == answer and choice.text == "".join(choice.logprobs.tokens)
+        assert choice.text.replace(" ", "") == answer.replace("_", "")
+        assert choice.unmask["fault"] == countdown.fault(answer, problem) and choice.unmask["strange"] is None
+    text, chunks = joined(client.completions.create(**{**given, "prompt": problems[0]}, stream=True))
+    assert text == whole.choices[0].text
+    assert chunks[-1].choices[0].unmask["answer"] == whole.choices[0].unmask["answer"]
+    for wrong, words in (
+        ({"prompt": "1,2"}, "1 number and a target: give 3 to 5"),
+        ({"max_tokens": 9}, "max_tokens has no effect on a puzzle: leave it out"),
+        ({"extra_body": {"canvas": "[MASK]"}}, "exclude each other"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words) as caught:
+            client.completions.create(**{**given, **wrong})
+        assert caught.value.param in ("prompt", "max_tokens")
 
 
 def test_logprobs_of_completions(client):
@@ -261,20 +293,32 @@ def test_messages_may_go_as_plain_text():
         ({"extra_body": {"background": "/etc/passwd", "sampler": "pc"}}, "a file only the server"),
         ({"extra_body": {"canvas": "[MASK]"}}, "prompt, messages and canvas exclude each other"),
         ({"temperature": -1}, "temperature is -1: it must be at least 0"),
-        ({"temperature": "hot"}, "temperature is not as it should be"),
-        ({"max_tokens": 0}, "length is 0: it must be at least 1"),
-        ({"max_tokens": 600}, "longer than text allows"),
+        ({"temperature": "hot"}, 'temperature is "hot": it must be a number'),
+        ({"max_tokens": 0}, "max_tokens is 0: it must be at least 1"),
+        ({"max_tokens": 600}, "longer than text allows (512): shorten the prompt or max_tokens"),
+        ({"extra_body": {"gen_length": 0}}, "gen_length is 0: it must be at least 1"),
+        ({"extra_body": {"sampler": "ebb"}}, "unknown sampler 'ebb'"),
         ({"frequency_penalty": 0.5}, "frequency_penalty is not supported"),
         ({"logit_bias": {"5": 1}}, "logit_bias is not supported: use `ban`"),
         ({"echo": True}, "echo is not supported"),
         ({"best_of": 3}, "best_of is not supported: use search best-of-n"),
-        ({"stop": ["a"] * 5}, "stop is not as it should be"),
+        ({"stop": ["a"] * 5}, "it must be text, or a list of at most 4"),
         ({"stop": ""}, "a stop sequence is empty"),
         ({"stream_options": {"include_usage": True}}, "stream_options has no effect without stream"),
         ({"n": 0}, "n is 0"),
-        ({"logprobs": 9}, "logprobs is not as it should be"),
+        ({"logprobs": 9}, "logprobs is 9: it must be a whole number from 0 to 5"),
         ({"seed": 2**63}, "seed is 9223372036854775808"),
+        (
+            {"seed": 2**63 - 1, "n": 2},
+            "seed is 9223372036854775807: for 2 choices it must be at most 9223372036854775806",
+        ),
         ({"prompt": [99999]}, "token id 99999 is outside the vocabulary"),
+        ({"prompt": []}, "prompt is []: it must be text, token ids, or a list of either that is not empty"),
+        ({"extra_body": {"tools": []}}, "tools is not supported: leave it out"),
+        (
+            {"extra_body": {"top_logprobs": 1}},
+            "top_logprobs is no field of /v1/completions: /v1/chat/completions takes",
+        ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -283,6 +327,31 @@ def test_what_cannot_be_done_is_a_bad_request(client, given, words):
         client.completions.create(**{"model": "text", "prompt": TEXT, **given})
     assert words in str(caught.value)
     assert caught.value.type == "invalid_request_error"
+    assert caught.value.param in {*given.get("extra_body", given), "prompt"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"canvas": "[MASK]"}, "canvas is no field of /v1/chat/completions: /v1/completions and /v1/paths take it"),
+        ({"tools": [{"type": "function"}]}, "tools is not supported: leave it out"),
+        ({"reasoning_effort": "low"}, "reasoning_effort is not supported: leave it out"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens is 0: it must be at least 1"),
+        ({"messages": []}, "messages is []: it must be a list of messages that is not empty"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content is missing"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role is \"tool\": it must be 'system', "),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content is 3: it must be text, or a list of"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]},
+         'messages[0].content has a part of type "image_url": only text is supported'),
+        ({"messages": [{"role": "user", "content": "a", "tool_calls": [1]}]}, "messages[0].tool_calls is not supp"),
+        ({"messages": [{"role": "user", "content": "a", "mood": 1}]}, "unknown field 'mood' in messages[0]"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_a_chat_is_refused_in_the_words_of_the_api(client, given, words):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": "chatty", "messages": MESSAGES}, extra_body=given)
+    assert words in str(caught.value.body["message"]) and caught.value.param == next(iter(given))
 
 
 def test_neutral_values_are_taken(client):
@@ -295,6 +364,7 @@ def test_neutral_values_are_taken(client):
         echo=False,
         best_of=1,
         user="me",
+        extra_body={"store": True, "metadata": {"a": "b"}, "max_completion_tokens": 2},
     )
     client.chat.completions.create(
         model="chatty",
@@ -303,5 +373,9 @@ def test_neutral_values_are_taken(client):
         response_format={"type": "text"},
         tools=[],
         tool_choice="none",
-        store=False,
+        store=True,
+        metadata={"a": "b"},
+        service_tier="flex",
+        parallel_tool_calls=True,
+        user="me",
     )

@@ -117,7 +117,14 @@ def test_what_the_catalog_names_is_taken(usual: Running) -> None:
 def test_models_say_which_puzzles_they_are_for(usual: Running) -> None:
     data = json.loads(ask(usual, "/v1/models")[1])["data"]
     found = {one["id"]: one["unmask"]["puzzle"] for one in data}
-    assert found == {"text": None, "sudoku": "sudoku", "table": None, "random": None, "chatty": None}
+    assert found == {
+        "text": None,
+        "sudoku": "sudoku",
+        "countdown": "countdown",
+        "table": None,
+        "random": None,
+        "chatty": None,
+    }
 
 
 def test_a_puzzle_and_its_verdicts(usual: Running) -> None:

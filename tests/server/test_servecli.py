@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import openai
 import pytest
 from openai import OpenAI
 
@@ -19,13 +24,15 @@ from unmask.server.limits import Limits
 
 
 def test_a_process_that_is_told_to_stop() -> None:
-    words = ["serve", "--model", "table", "--port", "0", "--sampler", "uniform", "--temperature", "0.5"]
+    """Once: it says so to whoever comes. Twice: it ends at once, and everybody who waits hears why."""
+    words = ["serve", "--model", "table", "--model", "random", "--port", "0", "--sampler", "uniform"]
+    words += ["--temperature", "0.5", "--grace", "60"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "UNMASK_TOKEN": "sesame"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-m", "unmask", *words], env=env, **pipes) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
-        found = re.fullmatch(r"table at (http://127\.0\.0\.1:\d+) \(Ctrl-C stops\)\n", line)
+        found = re.fullmatch(r"table, random at (http://127\.0\.0\.1:\d+) \(Ctrl-C stops\)\n", line)
         assert found
         client = OpenAI(base_url=f"{found[1]}/v1", api_key="sesame")
         answer = client.completions.create(model="table", prompt="s", seed=1)
@@ -34,10 +41,36 @@ def test_a_process_that_is_told_to_stop() -> None:
         }  # fmt: skip
         fast = client.completions.create(model="table", prompt="s", extra_body={"sampler": "eb", "bound": 1})
         assert fast.unmask["recipe"]["temperature"] == 0.5  # type: ignore[attr-defined]
-        process.send_signal(signal.SIGINT)
+        client = client.with_options(max_retries=0)
+        long: dict[str, Any] = {"model": "random", "prompt": "a", "max_tokens": 1000}
+        with ThreadPoolExecutor(2) as pool:
+            stream = client.completions.create(**long, extra_body={"search": "best-of-n", "particles": 2}, stream=True)
+            next(iter(stream))
+            blocking = pool.submit(client.completions.create, **long)
+            streaming = pool.submit(list, stream)
+            process.send_signal(signal.SIGINT)
+            health = {"status": "ok"}
+            while health["status"] == "ok":  # a new connection each time
+                status, health = asked(found[1], "/healthz")
+            assert status == 503 and health["message"].startswith("the server is stopping: ")
+            with pytest.raises(openai.InternalServerError, match="the server is stopping"):
+                client.completions.create(model="table", prompt="s")
+            process.send_signal(signal.SIGINT)
+            began = time.monotonic()
+            assert isinstance(blocking.exception(), openai.InternalServerError)
+            assert "the server stop" in str(blocking.exception()) or "is stopping" in str(blocking.exception())
+            assert "the server stopped before this was decoded" in str(streaming.exception())
         out, err = process.communicate(timeout=20)
-    assert out == "" and "Traceback" not in err
-    assert process.returncode == 130
+    assert time.monotonic() - began < 5  # of 60
+    assert out == "" and process.returncode == 130
+    assert re.fullmatch(r"unmask: stopped( in the middle of a step)?\n", err)  # the machine may be busy
+
+
+def asked(url: str, path: str) -> tuple[int, Any]:
+    line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+    line.request("GET", path)
+    answer = line.getresponse()
+    return answer.status, json.loads(answer.read())
 
 
 @pytest.mark.parametrize(
@@ -49,6 +82,10 @@ def test_a_process_that_is_told_to_stop() -> None:
         ("--bound 3", "bound has no effect on sampler confidence with search vanilla"),
         ("--model tabel", "unknown model 'tabel': did you mean 'table'?"),
         ("--token ''", "the token is empty"),
+        ("--token é", "the token cannot stand in a header: use ASCII"),
+        ("--seconds nan", "--seconds is nan: it must be more than 0"),
+        ("--seconds -1", "--seconds is -1: it must be more than 0"),
+        ("--length 9999", "--length is 9,999: the models that are served allow 6 positions"),
     ],
 )
 def test_failures_are_one_line(words: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +93,12 @@ def test_failures_are_one_line(words: str, expected: str, capsys: pytest.Capture
     assert main(["serve", *model, *words.replace("''", "").split(" ")]) == 2
     err = capsys.readouterr().err
     assert re.fullmatch(r"unmask: error: [^\n]+\n", err) and expected in err
+
+
+def test_help_says_what_holds_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "--prompts" not in said and "takes the most probable one [1]" in said and "[1,048,576]" in said
 
 
 def test_the_usual_limits_are_those_of_the_library() -> None:

@@ -13,6 +13,7 @@ from unmask import __version__
 from unmask.decode import Result
 from unmask.server.batcher import Done
 from unmask.server.order import Choice, Order
+from unmask.server.riddle import Riddle
 from unmask.server.stream import Follow, Spelling, Tokens, cut, visible
 
 MARK = f"unmask-{__version__}"  # the system_fingerprint
@@ -56,12 +57,18 @@ def number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def path(done: Done) -> dict[str, Any]:
-    """What is known of the path of a choice. Entropies are bits."""
+def curve(path: Sequence[float | None]) -> list[float | None]:
+    """State entropies as far as the path goes: without the steps after its end, which had nothing masked."""
+    end = max((step + 1 for step, h in enumerate(path) if h is not None), default=0)
+    return list(path[:end])
+
+
+def path(done: Done, riddle: Riddle | None) -> dict[str, Any]:
+    """What is known of the path of a choice, and of its answer to a puzzle. Entropies are bits."""
     result = done.result
     return {
         "path_entropy": number(result.path_entropy),
-        "state_entropy": result.best.state_entropy,
+        "state_entropy": curve(result.best.state_entropy),
         "steps": result.steps,
         "calls": result.calls,
         "evaluations": result.evaluations,
@@ -76,6 +83,7 @@ def path(done: Done) -> dict[str, Any]:
             {"text": one.text, "path_entropy": number(one.path_entropy), "steps": one.steps, "origin": one.origin}
             for one in result.particles
         ],
+        **({} if riddle is None else riddle.verdict(result)),
     }
 
 
@@ -88,7 +96,7 @@ def whole(order: Order, dones: Sequence[Done]) -> dict[str, Any]:
         "recipe": order.recipe.replace(seed=0).to_dict(),
         "choice": surest,
         "path_entropy": number(result.path_entropy),
-        "state_entropy": result.best.state_entropy,
+        "state_entropy": curve(result.best.state_entropy),
         "steps": max(done.result.steps for done in dones),
         "evaluations": sum(done.result.evaluations for done in dones),
         "seconds": max(done.waited + done.result.seconds for done in dones),
@@ -164,7 +172,8 @@ class Writer:
         logs = logprobs(self.order, one.known, range(one.tokens))
         said = {"message": {"role": "assistant", "content": one.text, "refusal": None}}
         text = said if self.order.chat else {"text": one.text}
-        return {"index": index, **text, "logprobs": logs, "finish_reason": one.finish, "unmask": path(one.done)}
+        unmask = path(one.done, self.order.choices[index].riddle)
+        return {"index": index, **text, "logprobs": logs, "finish_reason": one.finish, "unmask": unmask}
 
     def chunk(
         self,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
-from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -25,6 +23,7 @@ from unmask.server import replies, schemas
 from unmask.server.answer import Writer
 from unmask.server.batcher import Batcher
 from unmask.server.catalog import catalog
+from unmask.server.complaints import invalid
 from unmask.server.gate import Gate
 from unmask.server.limits import Refusal, refusal
 from unmask.server.metrics import Metrics
@@ -33,7 +32,8 @@ from unmask.server.pages import PAGES
 from unmask.server.riddle import kind_of
 from unmask.server.visit import Stream, Visit, unless_gone
 
-PATIENCE = 30.0  # seconds that a step may take when the server stops
+Found = TypeVar("Found")
+PATIENCE = 0.3  # seconds that a step may still take when the server stops
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,15 @@ async def healthz(request: Request) -> JSONResponse:
     """200 while requests are taken."""
     batcher, shop = request.app.state.batcher, request.app.state.hall.shop
     well = not batcher.closing and batcher.thread.is_alive()
-    body = {"status": "ok" if well else "stopping", "version": __version__, "models": list(shop.models)}
+    said = "ok" if well else "stopping"
+    body = {"status": said, "message": HEALTH[said], "version": __version__, "models": list(shop.models)}
     return JSONResponse(body, 200 if well else 503)
+
+
+HEALTH = {
+    "ok": "requests are taken",
+    "stopping": "the server is stopping: requests under way are finished, no new ones",
+}
 
 
 @INNER.get("/metrics", response_class=PlainTextResponse, summary="Counters for Prometheus")
@@ -172,15 +179,9 @@ async def chat(request: Request, body: schemas.Chat) -> Response:
 async def _complete(request: Request, body: Body) -> Response:
     order = await _order(request, body)
     visit, writer = Visit(order, request.app.state.batcher), Writer(order)
-    visit.begin()
-    try:
-        if not order.stream:
-            return JSONResponse(await unless_gone(request, visit.answer(writer)))
-        first = await unless_gone(request, visit.first())
-    except BaseException:
-        visit.end()
-        raise
-    return Stream(visit, visit.stream(writer, first))
+    if not order.stream:
+        return JSONResponse(await _begun(request, visit, lambda: visit.answer(writer)))
+    return Stream(visit, visit.stream(writer, await _begun(request, visit, visit.first)))
 
 
 @INNER.post(
@@ -192,13 +193,17 @@ async def _complete(request: Request, body: Body) -> Response:
 async def paths(request: Request, body: schemas.Paths) -> Response:
     """The events of a trace, as server-sent events."""
     visit = Visit(await _order(request, body), request.app.state.batcher, events=True)
+    return Stream(visit, visit.paths(await _begun(request, visit, visit.first)))
+
+
+async def _begun(request: Request, visit: Visit, work: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
+    """What the work of a visit gives; if that fails, or the client leaves, the visit ends."""
     visit.begin()
     try:
-        first = await unless_gone(request, visit.first())
+        return await unless_gone(request, work())
     except BaseException:
         visit.end()
         raise
-    return Stream(visit, visit.paths(first))
 
 
 async def _order(request: Request, body: Body) -> Order:
@@ -219,37 +224,18 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    hint = "send a JSON object" if error.status_code == 400 else "GET /openapi.json lists what is here"
-    found = Refusal(error.status_code, str(error.detail), hint)
+    said, hint = str(error.detail), "GET /openapi.json lists what is here"
+    if error.status_code == 400:
+        hint = "send a JSON object"
+    elif error.status_code == 404:
+        said = f"there is no {request.url.path!r} here"
+    elif error.status_code == 405:
+        said, hint = f"{request.method} is not for {request.url.path}", f"use {(error.headers or {}).get('Allow')}"
+    found = Refusal(error.status_code, said, hint)
     return JSONResponse(found.body, error.status_code, error.headers)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    found = invalid(error.errors(), _fields(request.url.path))
+    found = invalid(error.errors(), request.url.path, error.body)
     return JSONResponse(found.body, found.status)
-
-
-def _fields(path: str) -> Sequence[str]:
-    bodies: dict[str, type[BaseModel]]
-    bodies = {"/v1/completions": schemas.Completion, "/v1/chat/completions": schemas.Chat, "/v1/paths": schemas.Paths}
-    return list(bodies[path].model_fields) if path in bodies else []
-
-
-def invalid(errors: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> Refusal:
-    """The first field that is wrong, in one line."""
-    first = errors[0]
-    where = [str(part) for part in first["loc"][1:]]
-    if first["type"] == "json_invalid":
-        return Refusal(400, "the body is no JSON", str(first.get("ctx", {}).get("error", "")))
-    if not where:
-        return Refusal(400, "the body is no JSON object", "send an object with the fields of the request")
-    name = where[0]
-    if first["type"] == "extra_forbidden" and len(where) == 1:
-        near = get_close_matches(name, fields, n=1, cutoff=0.6)
-        hint = f"did you mean {near[0]!r}?" if near else "GET /openapi.json lists the fields"
-        return Refusal(400, f"unknown field {name!r}", hint, param=name)
-    if first["type"] == "missing" and len(where) == 1:
-        return Refusal(400, f"{name} is missing", "it is required", param=name)
-    said = dict.fromkeys(str(one["msg"]) for one in errors if one["loc"][1:2] == first["loc"][1:2])
-    return Refusal(400, f"{name} is not as it should be", "; or ".join(said)[:300], param=name)

@@ -56,7 +56,8 @@ class Gate:
                 answer = JSONResponse(refused.body, refused.status, refused.headers)
                 await answer(scope, receive, noting)
                 return
-            await self.app(scope, receive if body is None else _again(body, receive), noting)
+            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # its body is left out later
+            await self.app(asked, receive if body is None else _again(body, receive), noting)
         finally:
             path = scope["path"] if scope["path"] in COUNTED else "other"
             self.metrics.add("unmask_requests_total", path=path, status=str(status))

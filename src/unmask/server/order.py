@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unmask.decode import layout, prepare
-from unmask.errors import InputError, SettingError, unknown
+from unmask.errors import InputError, UnmaskError, unknown
 from unmask.models import EMBEDDED, Denoiser
 from unmask.models.denoiser import Chats
 from unmask.prompt import HOLE, Canvas, Text, encode, from_canvas
@@ -16,11 +16,11 @@ from unmask.recipe import ALIASES, SAMPLER_ALIASES, SPECIFIC, Recipe, settings
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.server import schemas
+from unmask.server.complaints import about
 from unmask.server.limits import Limits, Refusal
-from unmask.server.riddle import Riddle, riddle
+from unmask.server.riddle import Riddle, kind_of, riddle
 
 USUAL = 64  # positions to generate where neither the request nor the server says how many
-LENGTHS = ("max_tokens", "max_completion_tokens")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Choice:
     ids: list[int]  # the prompt, or the whole canvas
     end: int | None  # the answer ends before this column
     seed: int
+    riddle: Riddle | None = None  # the puzzle that it answers
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ class Order:
     stream: bool = False
     usage: bool = False  # a stream ends with the usage
     chat: bool = False
-    riddle: Riddle | None = None
 
     @property
     def settles(self) -> bool:
@@ -78,13 +78,19 @@ Body = schemas.Completion | schemas.Chat | schemas.Paths
 
 def understand(body: Body, shop: Shop) -> Order:
     """The order, after every check that needs no network."""
+    try:
+        return _understood(body, shop)
+    except UnmaskError as error:
+        raise about(error, body) from None
+
+
+def _understood(body: Body, shop: Shop) -> Order:
     model = shop.model(body.model)
     n, stop = _answered(body)
     given = _settings(body, shop.usual)
     seed = given.get("seed")
-    puzzle = getattr(body, "puzzle", None)
-    solved = None if puzzle is None else riddle(model, body.model, puzzle)
-    texts, kind = _texts(body, model, shop.plain_chat, solved)
+    riddles = _riddles(body, model)
+    texts, kind = _texts(body, model, shop.plain_chat, riddles)
     prompts = [encode(model, text) for text in texts] if kind == "prompt" else []
     recipe = _recipe(given, model, prompts, kind == "canvas").replace(seed=0)
     limit, particles = shop.limits, recipe.build_search().particles * (2 if recipe.guidance > 0 else 1)
@@ -112,12 +118,17 @@ def understand(body: Body, shop: Shop) -> Order:
         Choice(Canvas(row.tokens, row.given if prompted else len(prompts[place]) if after else 0), ids, end, 0)
         for place, (row, (ids, end)) in enumerate(zip(rows, found, strict=True))
     ]
+    for place, one in enumerate(riddles):
+        choices[place] = replace(choices[place], canvas=Canvas(rows[place].tokens, one.head), riddle=one)
     spread = [choice for choice in choices for _ in range(n)]
+    if first + len(spread) > 2**63:
+        most = 2**63 - len(spread)
+        raise Refusal(400, f"seed is {first}", f"for {len(spread)} choices it must be at most {most}", param="seed")
     return Order(
         body.model,
         model,
         recipe,
-        [Choice(one.canvas, one.ids, one.end, first + place) for place, one in enumerate(spread)],
+        [replace(one, seed=first + place) for place, one in enumerate(spread)],
         prompted,
         kind == "canvas",
         sum(token != model.vocab.mask for row in rows for token in row.tokens),
@@ -126,7 +137,6 @@ def understand(body: Body, shop: Shop) -> Order:
         bool(getattr(body, "stream", None)),
         _usage(body),
         isinstance(body, schemas.Chat),
-        solved,
     )
 
 
@@ -185,20 +195,31 @@ def _usage(body: Body) -> bool:
     return options is not None and bool(options.include_usage)
 
 
-def _texts(body: Body, model: Denoiser, plain: bool, solved: Riddle | None) -> tuple[list[Text], str]:
-    """What is decoded: prompts, or a canvas."""
-    canvas, messages = getattr(body, "canvas", None), getattr(body, "messages", None)
-    prompt = getattr(body, "prompt", None)
-    if sum(given not in (None, "") for given in (canvas, messages, prompt, solved)) > 1:
-        names = "prompt, messages, canvas and puzzle" if solved else "prompt, messages and canvas"
+def _riddles(body: Body, model: Denoiser) -> list[Riddle]:
+    """The puzzles of a request: its `puzzle`, or the texts that it prompts a model of puzzles with."""
+    puzzle, prompt = getattr(body, "puzzle", None), getattr(body, "prompt", None)
+    if puzzle is not None:
+        return [riddle(model, body.model, puzzle)]
+    texts = [prompt] if isinstance(prompt, str) else prompt or []
+    if not any(isinstance(text, str) and text for text in texts) or kind_of(model) is None:
+        return []
+    return [riddle(model, body.model, text) for text in texts]
+
+
+def _texts(body: Body, model: Denoiser, plain: bool, riddles: Sequence[Riddle]) -> tuple[list[Text], str]:
+    """What is decoded: prompts, or canvases."""
+    canvas, messages, prompt, puzzle = (
+        getattr(body, name, None) for name in ("canvas", "messages", "prompt", "puzzle")
+    )
+    if sum(given not in (None, "") for given in (canvas, messages, prompt, puzzle)) > 1:
+        names = "prompt, messages and canvas" if puzzle is None else "prompt, messages, canvas and puzzle"
         raise Refusal(400, f"{names} exclude each other", "give one of them", param="prompt")
-    canvas = solved.canvas if solved else canvas
-    if canvas is not None:
-        for name in ("suffix", "stop", "length", "max_new_tokens", "gen_length", *LENGTHS):
+    if riddles or canvas is not None:
+        for name in ("suffix", "stop", "length", "max_new_tokens", "gen_length", *schemas.LENGTHS):
             if getattr(body, name, None):
-                said = f"{name} has no effect on a {'puzzle' if solved else 'canvas'}"
+                said = f"{name} has no effect on a {'puzzle' if riddles else 'canvas'}"
                 raise Refusal(400, said, "leave it out", param=name)
-        return [canvas], "canvas"
+        return ([one.canvas for one in riddles] if canvas is None else [canvas]), "canvas"
     if messages is not None:
         return [_dialogue(messages, model, plain)], "prompt"
     if isinstance(prompt, list) and not isinstance(prompt[0], int):
@@ -236,13 +257,15 @@ def _content(message: schemas.Message) -> str:
 def _settings(body: Body, usual: Mapping[str, Any]) -> dict[str, Any]:
     """What the request says, over what is usual here as far as that goes with it."""
     given: dict[str, Any] = {}
-    for name in [*schemas.SETTINGS, *LENGTHS]:
+    named: dict[str, str] = {}  # what the request calls them
+    for name in [*schemas.SETTINGS, *schemas.LENGTHS]:
         value = getattr(body, name, None)
         if value is None:
             continue
-        setting = "length" if name in LENGTHS else ALIASES.get(name, name)
+        setting = "length" if name in schemas.LENGTHS else ALIASES.get(name, name)
         if setting in given:
-            raise SettingError(f"{setting} is given twice", "leave one out")
+            raise Refusal(400, f"{named[setting]} and {name} mean the same", "leave one out", param=name)
+        named[setting] = name
         given[setting] = SAMPLER_ALIASES.get(str(value), value) if setting == "sampler" else value
     if given.get("background") not in (None, *EMBEDDED, usual.get("background")):
         said = f"background is {given['background']!r}"

@@ -47,6 +47,9 @@ class PathReply(BaseModel):
     waited: float = Field(description="seconds in the queue")
     batch: int = Field(description="choices that were decoded together")
     particles: list[ParticleReply]
+    answer: str | None = Field(None, description="to a puzzle")
+    fault: str | None = Field(None, description="why the answer to a puzzle is wrong; null where it is right")
+    strange: str | None = Field(None, description="what is unusual about a puzzle, such as several solutions")
 
 
 class WholeReply(BaseModel):
@@ -213,5 +216,6 @@ class Health(BaseModel):
     """Whether requests are taken."""
 
     status: Literal["ok", "stopping"]
+    message: str
     version: str
     models: list[str]

@@ -12,6 +12,7 @@ from unmask.models import Denoiser
 from unmask.server.limits import Refusal
 from unmask.tasks import TASKS, Puzzle
 
+HEADS = {"sudoku": 0, "countdown": countdown.HEAD}  # columns of the problem that are no part of its answer
 ALPHABETS = {"sudoku": "123456789", "countdown": countdown.ALPHABET}  # what the tokens of their models spell
 
 
@@ -22,6 +23,7 @@ class Riddle:
     kind: Puzzle
     puzzle: Any
     strange: str | None  # what is unusual about it, such as several solutions
+    head: int  # columns before its answer
 
     @property
     def canvas(self) -> list[int]:
@@ -32,6 +34,11 @@ class Riddle:
         answers = [self.kind.answer(one.tokens) for one in result.particles]
         faults = [self.kind.fault(answer, self.puzzle) for answer in answers]
         return {"answers": answers, "faults": faults, "strange": self.strange}
+
+    def verdict(self, result: Result) -> dict[str, Any]:
+        """For a choice: its answer, and what is wrong with it; null where it is right."""
+        answer = self.kind.answer(result.tokens)
+        return {"answer": answer, "fault": self.kind.fault(answer, self.puzzle), "strange": self.strange}
 
 
 def kind_of(model: Denoiser) -> str | None:
@@ -50,4 +57,4 @@ def riddle(model: Denoiser, name: str, text: str) -> Riddle:
         raise Refusal(400, f"{name} is no model of puzzles", "give a prompt or a canvas", param="puzzle")
     kind = puzzle_of(TASKS[known])
     puzzle = kind.parse(text)
-    return Riddle(kind, puzzle, kind.check(puzzle))
+    return Riddle(kind, puzzle, kind.check(puzzle), HEADS[known])

@@ -6,8 +6,10 @@ import asyncio
 import ipaddress
 import socket
 import threading
+import time
 import warnings
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 
@@ -16,6 +18,8 @@ from unmask.server.app import make_app
 from unmask.server.batcher import Batcher
 from unmask.server.order import Shop
 
+LAST = 0.4  # seconds in which those who are told that it is over may read it, and a last step may end
+
 
 class Server(uvicorn.Server):
     """A server that gives requests under way their grace, and then an answer."""
@@ -23,16 +27,34 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, batcher: Batcher) -> None:
         super().__init__(config)
         self.batcher = batcher
+        self.hurried = False  # told to stop a second time
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal stops gently, the next at once; uvicorn's own way would leave requests without an answer."""
+        if self.should_exit:
+            self.hurried = True
+        else:
+            super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take nothing on; after the grace, tell whoever still waits."""
+        """Take nothing on; after the grace, or a second signal, tell whoever still waits.
+
+        The door stays open meanwhile, so that whoever comes hears that the server is stopping.
+        """
         self.batcher.drain()
-        timer = asyncio.get_running_loop().call_later(self.batcher.limits.grace, self.batcher.close)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            timer.cancel()
-            self.batcher.close()
+        await self._answered(self.batcher.limits.grace, lambda: self.hurried)
+        self.batcher.close()
+        await self._answered(LAST, lambda: False)
+        for connection in [*self.server_state.connections] if self.server_state.tasks else []:
+            if isinstance(connection.transport, asyncio.WriteTransport):
+                connection.transport.abort()  # it does not read, or never sent all of its request
+        await super().shutdown(sockets)
+
+    async def _answered(self, seconds: float, enough: Callable[[], bool]) -> None:
+        """Wait until no request is open, or for so long, or until it is enough."""
+        end = time.monotonic() + seconds
+        while self.server_state.tasks and time.monotonic() < end and not enough():
+            await asyncio.sleep(0.02)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -87,7 +109,7 @@ def serve(
             access_log=False,
             ws="none",
             proxy_headers=False,
-            timeout_graceful_shutdown=max(1, int(shop.limits.grace) + 5),
+            timeout_graceful_shutdown=1,
             server_header=False,
         )
         server = Server(config, batcher)

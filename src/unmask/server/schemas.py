@@ -15,9 +15,13 @@ from unmask.recipe import ALIASES, CHOICES, KINDS, RANGES
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 
+LENGTHS = ("max_tokens", "max_completion_tokens")  # what clients call `length`
 STOPS = 4  # stop sequences of a request, as at OpenAI
 Stop = str | Annotated[list[str], Field(max_length=STOPS)]
 Ids = Annotated[list[int], Field(min_length=1)]
+
+
+PUZZLE = "for models of puzzles: a Sudoku of 81 characters, . or 0 for a blank, or a countdown like 15,44,79,50"
 
 
 class Wire(BaseModel):
@@ -59,6 +63,7 @@ class Ask(Wire):
 
     model: str = Field(description="a name of /v1/models")
     max_tokens: int | None = Field(None, description="positions to generate: `length` of a recipe")
+    max_completion_tokens: int | None = Field(None, description="the newer name of max_tokens")
 
 
 class Answered(Ask):
@@ -68,7 +73,14 @@ class Answered(Ask):
     stop: Stop | None = Field(None, description="the text ends before the first of these")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    # what has no effect
     user: str | None = Field(None, description="has no effect")
+    metadata: dict[str, str] | None = Field(None, description="has no effect")
+    store: bool | None = Field(None, description="has no effect: nothing is stored")
+    service_tier: str | None = Field(None, description="has no effect")
+    safety_identifier: str | None = Field(None, description="has no effect")
+    prompt_cache_key: str | None = Field(None, description="has no effect")
+    parallel_tool_calls: bool | None = Field(None, description="has no effect: there are no tools")
     # what only its neutral values are taken of
     frequency_penalty: float | None = Field(None, description="only 0")
     presence_penalty: float | None = Field(None, description="only 0")
@@ -83,6 +95,7 @@ class _Completion(Answered):
     canvas: str | Ids | None = Field(
         None, description="instead of a prompt: text with [MASK] or [MASK*8] where it is open, or ids with the mask id"
     )
+    puzzle: str | None = Field(None, description=f"{PUZZLE}; a text as prompt means the same there")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
         None, description="log-probability of every token when it was decided, and of so many most probable ones"
     )
@@ -92,17 +105,13 @@ class _Completion(Answered):
 
 class _Chat(Answered):
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: int | None = Field(None, description="the newer name of max_tokens")
     logprobs: bool | None = Field(None, description="log-probability of every token when it was decided")
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(None, description="so many most probable ones, too")
     # what only its neutral values are taken of
     response_format: dict[str, Any] | None = Field(None, description='only {"type": "text"}')
     tools: list[Any] | None = Field(None, description="only []")
     tool_choice: Any = Field(None, description="only none or auto")
-    parallel_tool_calls: bool | None = Field(None, description="has no effect: there are no tools")
     modalities: list[str] | None = Field(None, description='only ["text"]')
-    store: bool | None = Field(None, description="only false")
-    service_tier: str | None = Field(None, description="only auto or default")
 
 
 class _Paths(Ask):
@@ -110,9 +119,7 @@ class _Paths(Ask):
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     canvas: str | Ids | None = Field(None, description="as in a completion")
     puzzle: str | None = Field(
-        None,
-        description="for models of puzzles: a Sudoku of 81 characters, . or 0 for a blank, or a countdown like "
-        "15,44,79,50; the last event then has `answers` and `faults`, null where an answer is right",
+        None, description=f"{PUZZLE}; the last event then has `answers` and `faults`, null where an answer is right"
     )
 
 
@@ -126,9 +133,12 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "tools": (([],), "leave it out"),
     "tool_choice": (("none", "auto"), "leave it out"),
     "modalities": ((["text"],), "leave it out"),
-    "store": ((False,), "leave it out"),
-    "service_tier": (("auto", "default"), "leave it out"),
 }
+# fields of OpenAI's that no endpoint here has, or only a chat, with a neutral value
+ELSEWHERE = (
+    *("tools", "tool_choice", "functions", "function_call", "response_format", "modalities", "audio", "prediction"),
+    *("reasoning_effort", "verbosity", "web_search_options", "prompt_cache_retention", "moderation"),
+)
 
 
 def _field(name: str) -> tuple[Any, Any]:

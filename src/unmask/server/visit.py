@@ -144,7 +144,7 @@ class Visit:
         one = found[index] = self.said(index, heard)
         text, places = settled.rest(one.known.spelling, len(one.text))
         chunks = [writer.chunk(index, text, logprobs(order, one.known, places))] if text or places else []
-        last = writer.chunk(index, finish=one.finish, unmask=path(heard))
+        last = writer.chunk(index, finish=one.finish, unmask=path(heard, order.choices[index].riddle))
         if len(found) == len(self.jobs):
             last["unmask"] = whole(order, [found[place].done for place in sorted(found)])
         return [*chunks, last]
@@ -152,7 +152,7 @@ class Visit:
     async def paths(self, first: list[tuple[int, Event | Done]]) -> AsyncIterator[bytes]:
         """The events of a trace."""
         try:
-            riddle, end = self.order.riddle, None
+            riddle, end = self.order.choices[0].riddle, None
             async for index, heard in self._from(first):
                 if isinstance(heard, Done):
                     assert end is not None

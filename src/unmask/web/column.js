@@ -52,8 +52,9 @@ export class Column {
       if (!this.outcome) this._say("the stream ended before the walk did");
     } catch (error) {
       if (error.name !== "AbortError") {
-        this._say("");
+        this._say(this.lines.length ? `unfinished: it failed after step ${this.view.trace.steps}` : "");
         this.result.hidden = !this.lines.length;
+        if (error.line && this.lines.length) this.lines.push(error.line); // so that a downloaded trace says why it ends
         throw error;
       }
       this._say(this.lines.length ? `stopped after step ${this.view.trace.steps}` : "stopped");
@@ -71,14 +72,14 @@ export class Column {
   _hear(event, line) {
     this.lines.push(line);
     if (event.event === "start") {
-      this.began = this.said = performance.now();
+      this.said = 0; // the first step is told at once
       for (const part of [this.actions, this.same, this.root]) part.hidden = false;
       this.texts.shell.textContent = shell(this.given, this.model, event.recipe);
       this.texts.python.textContent = python(this.given, this.model, event.recipe);
     }
     this.view.add(event);
     if (event.event === "end") return this._ended(event);
-    if (performance.now() - this.said < LEAST) return undefined;
+    if (event.event === "start" || performance.now() - this.said < LEAST) return undefined;
     this.said = performance.now();
     return this._say(`decoding: step ${this.view.trace.steps}`);
   }

@@ -1,6 +1,6 @@
 // The whole walk -> two pictures over the same steps: the state entropy of every particle, and who came from whom.
 
-import { surface, ticks } from "./draw.js";
+import { scaled, surface, ticks } from "./draw.js";
 
 const LEFT = 46;
 const RIGHT = 10;
@@ -111,20 +111,26 @@ export class Curves extends Plot {
     context.strokeStyle = colours.line;
     context.lineWidth = 1;
     context.textAlign = "right";
-    for (const tick of ticks(this.most, 4)) {
+    const [labels, unit] = scaled(this.most, 4, "bits");
+    for (const [tick, label] of labels) {
       const y = Math.round(this.y(tick)) + 0.5;
       context.beginPath();
       context.moveTo(LEFT, y);
       context.lineTo(wide - RIGHT, y);
       context.stroke();
-      context.fillText(tick < 0.001 && tick > 0 ? tick.toExponential(0) : String(tick), LEFT - 6, y + 4);
+      context.fillText(label, LEFT - 6, y + 4);
     }
-    this.upright(context, "state entropy, bits", colours);
+    this.upright(context, `state entropy, ${unit}`, colours);
   }
 
   // Each state entropy is joined to that of its ancestor.
   trails(context, { trace, prompt }, wanted) {
     const from = prompt * trace.particles;
+    for (let row = from; row < from + trace.particles && trace.steps === 1; row++) { // nothing to join yet: a mark
+      if (!wanted(0, row)) continue;
+      context.moveTo(this.x(0), this.y(trace.entropyAt(0, row)));
+      context.lineTo(this.x(0) + 6, this.y(trace.entropyAt(0, row)));
+    }
     for (let step = 1; step < trace.steps; step++) {
       for (let row = from; row < from + trace.particles; row++) {
         if (!wanted(step, row)) continue;

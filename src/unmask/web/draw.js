@@ -47,6 +47,16 @@ export function ticks(most, many) {
   return found;
 }
 
+const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+
+// Ticks with their labels, and the unit: of tiny values the power of ten stands in the unit, so that labels stay short.
+export function scaled(most, many, unit) {
+  const power = most < 0.01 ? Math.floor(Math.log10(most)) : 0;
+  const labels = ticks(most, many).map((tick) => [tick, String(Number((tick / 10 ** power).toPrecision(3)))]);
+  const raised = String(power).replace("-", "⁻").replace(/\d/g, (digit) => RAISED[digit]);
+  return [labels, power ? `10${raised} ${unit}` : unit];
+}
+
 export function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   return value !== 0 && Math.abs(value) < 0.001 ? value.toExponential(1) : value.toFixed(3);

@@ -162,10 +162,11 @@ class Live {
     const whole = (control, name) => {
       const number = Number(control.value);
       if (control.value.trim() && Number.isSafeInteger(number)) return number;
-      throw new Fault(`the ${name} is ${control.value.trim() || "missing"}: give a whole number`);
+      const most = Number.isInteger(number) && control.value.trim() ? " of at most 15 digits" : "";
+      throw new Fault(`the ${name} is ${control.value.trim() || "missing"}: give a whole number${most}`);
     };
     const fields = { model: this.model.value, ...this.given.fields(), seed: whole(this.seed, "seed") };
-    if (!this.long.hidden && this.length.value.trim()) fields.max_tokens = whole(this.length, "number of positions");
+    if (!this.long.hidden && this.length.value.trim()) fields.length = whole(this.length, "number of positions");
     const many = this.columns.slice(0, this.two ? 2 : 1);
     return many.map((column) => [column, { ...column.form.values(), ...fields }]);
   }

@@ -23,7 +23,8 @@ export function particlesOf(trace, prompt) {
       entropy: trace.end?.path_entropy?.[row] ?? trace.meanEntropy(row),
       steps: trace.end?.steps?.[row] ?? trace.steps,
       origin: trace.line(row)[0] - from,
-      answer: trace.end?.texts?.[row] ?? trace.text(trace.last, row, prompt),
+      answer: trace.end?.answers?.[row] ?? trace.end?.texts?.[row] ?? trace.text(trace.last, row, prompt),
+      fault: trace.end?.faults?.[row], // why it is wrong; null: it is right; undefined: nobody says
       wrong: trace.isBoard(prompt) ? clashes(tokens, trace.mask).size : null,
       open: tokens.includes(trace.mask),
       chosen: row === trace.chosen(prompt),
@@ -98,9 +99,13 @@ export class Table {
 }
 
 function answer(one) {
-  if (one.wrong === null) return [one.answer];
-  const state = one.wrong ? `${one.wrong} cells clash` : one.open ? "open" : "no clash";
-  return [make("span", { class: one.wrong ? "verdict wrong" : "verdict" }, state), make("code", {}, one.answer)];
+  const judged = (wrong, state) => make("span", { class: wrong ? "verdict wrong" : "verdict" }, state);
+  if (one.wrong !== null) {
+    const state = one.wrong ? `${one.wrong} cells clash` : one.open ? "open" : "no clash";
+    return [judged(one.wrong, state), make("code", {}, one.answer)];
+  }
+  const text = one.answer.replace(/▒{7,}/g, "▒▒▒…▒▒▒"); // what is open is a picture above, not a wall here
+  return one.fault === undefined ? [text] : [judged(one.fault, one.fault ?? "right"), text];
 }
 
 function hidden(text) {

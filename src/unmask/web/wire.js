@@ -68,6 +68,6 @@ async function* pieces(stream) {
 function parsed(block) {
   const line = block.replace(/^event: .*\n/, "").replace(/^data: /, "");
   const event = JSON.parse(line);
-  if (event.error) throw new Fault(event.error.message);
+  if (event.error) throw Object.assign(new Fault(event.error.message), { line });
   return [event, line];
 }

@@ -21,8 +21,9 @@ export function shell(given, model, recipe) {
     if (typeof value === "boolean") words.push(value ? `--${flag}` : `--no-${flag}`);
     else words.push(`--${flag}`, bare(String(value)));
   }
-  if (!("canvas" in given)) words.push("--", bare(given.puzzle ?? given.messages?.at(-1).content ?? given.prompt));
-  return words.join(" ");
+  const last = given.puzzle ?? given.messages?.at(-1).content ?? given.prompt ?? given.canvas;
+  if (!("canvas" in given)) words.push("--", bare(last));
+  return last === "-" ? `printf %s - | ${words.join(" ")}` : words.join(" "); // alone it stands for standard input
 }
 
 export function python(given, model, recipe) {
