@@ -15,6 +15,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.prompt import Text, from_prompt
 from unmask.recipe import Recipe
 from unmask.rows import Rows
+from unmask.search import ASKS
 from unmask.stats import auroc, wilson
 from unmask.tasks import Example, Puzzle, Task
 
@@ -215,7 +216,7 @@ def _decoded(
     seeds = [recipe.seed + one.number for one in part]
     if task.puzzle is not None:
         return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, watch=watch)
-    votes = recipe.build_search().choose == "vote"
+    votes = recipe.build_search().choose in ASKS
     answers = [_reader(task, one.example) for one in part] if votes else None
     return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, watch=watch)
 

@@ -26,7 +26,7 @@ from unmask.replay import walk
 from unmask.result import Particle as Particle
 from unmask.result import Result as Result
 from unmask.samplers.turn import Sampler
-from unmask.search import Resampled, Search, lowest, majority
+from unmask.search import ASKS, CHOOSERS, Resampled, Search
 from unmask.state import State, Vocab
 from unmask.trace import Event
 
@@ -94,7 +94,8 @@ def decode_batch(
             moments.append((moment.entropy, moment.resampled))
             state, tally = moment.state, moment.tally
         particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments))
-        chosen = lowest(state) if search.choose == "lowest" else majority(state, _answers(particles, asked))
+        answers = _answers(particles, asked) if search.choose in ASKS else []
+        chosen = CHOOSERS[search.choose](state, answers)
         evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), torch.zeros(len(rows)).double())
         k, seconds = search.particles, time.perf_counter() - began
         results = [
@@ -150,7 +151,7 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
     for given in lists:
         if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
             raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
-    if answer is not None and recipe.build_search().choose != "vote":
+    if answer is not None and recipe.build_search().choose not in ASKS:
         raise InputError(f"answer has no effect on search {recipe.search}", "use search vote, or leave it out")
 
 
@@ -212,7 +213,7 @@ def _particles(
         tokens = tokens[len(tokens) - len(canvas.tokens) :]
         text = model.tokenizer.decode([tokens[column] for column in shown(tokens, canvas, state.vocab)])
         entropy, origin = float(bits(state.path_entropy[row])), int(state.origin[row])
-        found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin))
+        found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin, float(state.log_prob[row])))
     return found
 
 

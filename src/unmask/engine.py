@@ -183,12 +183,12 @@ def advance(
     resampled = None
     if due is not None:
         resampled = resample(way.search, state, step, counted.any(1), due, denoiser.head.width)
-        state = state.resample(resampled.ancestors).replace(log_weight=resampled.log_weight)
+        state = state.resample(resampled.ancestors).replace(log_weight=resampled.log_weight, score=resampled.score)
         sight.take(resampled.ancestors)
         counted = counted[resampled.ancestors]
 
-    turn = _turn(way, state, sight, step, faults)
-    after = _act(way, turn, active, faults)
+    turn, drawn = _turn(way, state, sight, step, faults)
+    after = _act(way, turn, drawn, active, faults)
     sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
     after = _remember(state, after, active & counted.any(1), rules)
     tally = replace(tally, steps=tally.steps + active)
@@ -289,19 +289,30 @@ def _weigh(way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | N
     return sight.raw
 
 
-def _turn(way: Way, state: State, sight: Sight, step: Step, faults: Faults) -> Turn:
-    """What the sampler is given."""
+def _turn(way: Way, state: State, sight: Sight, step: Step, faults: Faults) -> tuple[Turn, list[Drawn]]:
+    """What the sampler is given, and a list of all that it draws."""
     assert sight.hidden is not None and sight.raw is not None
     hidden, raw, denoiser, how = sight.hidden, sight.raw, way.denoiser, _how(way, state)
+    kept: list[Drawn] = []
 
     def draw(where: Tensor) -> Drawn:
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
             return read.most_probable(raw)
         drawn = way.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how, raw)
         faults.note("banned", (where & drawn.log.isnan()).any(1))
+        kept.append(drawn)
         return drawn
 
-    return Turn(state, step, raw, draw, way.rules.late)
+    return Turn(state, step, raw, draw, way.rules.late), kept
+
+
+def _said(turn: Turn, after: State, drawn: list[Drawn]) -> Tensor:  # [B] float64
+    """The log-probability of what the sampler wrote."""
+    written = (after.tokens != turn.state.tokens) & ~after.masked
+    log = turn.raw.top.where(after.tokens == turn.raw.best, 0.0)
+    for one in drawn:
+        log = one.raw.where((one.token == after.tokens) & (one.raw < 0), log)
+    return log.double().where(written, 0.0).sum(1)
 
 
 def _how(way: Way, state: State) -> Draw:
@@ -311,11 +322,12 @@ def _how(way: Way, state: State) -> Draw:
     return replace(rule, ban=tuple(sorted({*rule.ban, *mask} - set(head.absent))))
 
 
-def _act(way: Way, turn: Turn, active: Tensor, faults: Faults) -> State:
+def _act(way: Way, turn: Turn, drawn: list[Drawn], active: Tensor, faults: Faults) -> State:
     """Let the sampler move the active rows on; whatever it answers, given positions stay."""
     state = turn.state
     tokens = way.sampler.act(turn).where(state.writable & active[:, None], state.tokens)
     after = state.replace(tokens=tokens)
+    after = after.replace(log_prob=state.log_prob + _said(turn, after, drawn))
     if way.rules.fill_tail:
         after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
     if not way.sampler.scheduled:

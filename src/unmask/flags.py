@@ -11,7 +11,7 @@ from typing import Any
 from unmask.errors import InputError, unknown
 from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, read_settings, takers
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
-from unmask.search import POTENTIALS, SCHEMES, SEARCHES
+from unmask.search import CHOOSERS, POTENTIALS, SCHEMES, SEARCHES
 from unmask.shipped import RECIPES
 
 
@@ -59,6 +59,11 @@ HELP: dict[str, str] = {
     "scheme": f"how copies are drawn from the weights: {_or(SCHEMES)}",
     "target": "solve the strength for this effective sample size, a share of the particles",
     "below": "resample only where the effective sample size is under this share of the particles",
+    "after": "resample only once this share of the open positions is decided",
+    "until": "resample only up to this share of the open positions",
+    "temper": "let the strength grow as this power of the share that is decided",
+    "islands": "groups of particles that are resampled each by itself",
+    "choose": f"which particle is returned, by {_or(CHOOSERS)}",
     "beams": "paths that go on after each resampling",
     "candidates": "paths that each beam grows into",
 }

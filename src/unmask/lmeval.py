@@ -26,6 +26,7 @@ from unmask.lmrows import Origin, Rows, origins
 from unmask.models import load
 from unmask.models.denoiser import Chats
 from unmask.models.wrap import Chunked, Guided
+from unmask.search import ASKS
 
 try:
     import lm_eval.models  # fills the harness's list of models, which it does itself only while the list is empty
@@ -123,7 +124,7 @@ class Unmask(LM):
 
     def _decode(self, batch: list[_Job]) -> list[Result]:
         ask, seed = batch[0].ask, batch[0].ask.recipe.seed
-        votes = ask.recipe.build_search().choose == "vote"
+        votes = ask.recipe.build_search().choose in ASKS
         return decode_batch(
             self.model,
             [job.ids for job in batch],

@@ -74,6 +74,11 @@ class Recipe:
     scheme: str | None = None
     target: float | None = None
     below: float | None = None
+    after: float | None = None
+    until: float | None = None
+    temper: float | None = None
+    islands: int | None = None
+    choose: str | None = None
     beams: int | None = None
     candidates: int | None = None
 
@@ -224,12 +229,13 @@ CHOICES = {"scope": ("region", "block"), "weight": ("step", "time")}
 RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("length", "steps", "block_length", "cache_block", "reveal", "top_k"), (1, 2**31, True)),
     "loops": (0, 2**31, True),
-    **dict.fromkeys(("particles", "every", "beams", "candidates"), (1, 2**31, True)),
+    **dict.fromkeys(("particles", "every", "beams", "candidates", "islands"), (1, 2**31, True)),
     **dict.fromkeys(("temperature", "select_temperature", "alg_temp", "guidance"), (0, 1e9, True)),  # 1e9: flat
     **dict.fromkeys(("bound", "decay", "eta"), (0, math.inf, True)),
     "strength": (0, 1e100, True),  # beyond it weights overflow
     **dict.fromkeys(("factor", "cap"), (0, math.inf, False)),
-    **dict.fromkeys(("threshold", "draft"), (0, 1, True)),
+    **dict.fromkeys(("threshold", "draft", "after", "until"), (0, 1, True)),
+    "temper": (0, 100, True),
     **dict.fromkeys(("top_p", "target", "below"), (0, 1, False)),
     "eps": (0, 0.5, False),
     "seed": (-(2**63), 2**63 - 1, True),

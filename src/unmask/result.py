@@ -28,6 +28,7 @@ class Particle:
     state_entropy: list[float | None]  # along its own ancestry, step by step; None where nothing was masked
     steps: int
     origin: int  # the particle in which its lineage began
+    log_prob: float  # nats: of the tokens as they were written, in the model's own distribution
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ them still have masks at each n.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,11 @@ class Search:
     target: float | None = None  # solve the strength for this effective sample size, as a share of the particles
     below: float | None = None  # resample only where the effective sample size is under this share
     beams: int | None = None  # keep the lowest `beams` state entropies instead of resampling by weight
-    choose: str = "lowest"
+    after: float = 0.0  # resample only once this share of the open positions is decided
+    until: float = 1.0  # and no longer than up to this share
+    temper: float = 0.0  # the strength grows as this power of the share that is decided
+    islands: int = 1  # groups of particles that are resampled each by itself
+    choose: str = "entropy"
 
 
 @dataclass(frozen=True)
@@ -45,25 +49,59 @@ class Resampled:
 
     ancestors: Tensor  # [B] int64: the row whose contents each row takes
     log_weight: Tensor  # [B] float64: the weights after it
+    score: Tensor  # [B] float64: the potential's score of each row after it
     log_evidence: Tensor  # [P] float64: the log of the factor by which the evidence estimate grew
     ess: Tensor  # [P] float64: effective sample size; NaN where nothing was evaluated
     strength: Tensor  # [P] float64: the strength that was used
 
 
-# --- potentials: state entropy -> log G at strength 1 ----------------------------------------------------------------
+# --- potentials: a state -> log G at strength 1 ----------------------------------------------------------------------
 
 
-def gibbs(entropy: Tensor, width: int) -> Tensor:
+@dataclass(frozen=True)
+class Potential:
+    """A score of states. `since`: log G is its growth since it was last asked, so that a path's factors multiply to
+    exp(λ score) of its end; else it is the score itself."""
+
+    score: Callable[[State, int], Tensor]  # state, size of the vocabulary -> [B] float64
+    since: bool = False
+
+
+def gibbs(state: State, width: int) -> Tensor:
     """The appendix: r = 1 - h / log V, G = exp(λ r)."""
-    return 1 - entropy / math.log(width)
+    return 1 - state.entropy / math.log(width)
 
 
-def plain(entropy: Tensor, width: int) -> Tensor:
+def plain(state: State, width: int) -> Tensor:
     """The theory, un-normalised: G = exp(-λ h) with h in bits."""
-    return -bits(entropy)
+    return -bits(state.entropy)
 
 
-POTENTIALS: dict[str, Callable[[Tensor, int], Tensor]] = {"gibbs": gibbs, "plain": plain}
+def path(state: State, width: int) -> Tensor:
+    """All state entropies of the path so far, in bits: what path entropy is the mean of."""
+    return -bits(state.entropy_sum + state.entropy)
+
+
+def likelihood(state: State, width: int) -> Tensor:
+    """The log-probability of the tokens written so far, in bits, as in self-rewarding SMC."""
+    return bits(state.log_prob)
+
+
+def both(state: State, width: int) -> Tensor:
+    """The path's entropies and the log-probability of its tokens, each for one position."""
+    steps = (state.entropy_weight + 1).clamp(min=1)
+    written = (state.open - state.masked.sum(1)).clamp(min=1)
+    return path(state, width) / steps + likelihood(state, width) / written
+
+
+POTENTIALS: dict[str, Potential] = {
+    "gibbs": Potential(gibbs),
+    "plain": Potential(plain),
+    "change": Potential(plain, since=True),
+    "path": Potential(path, since=True),
+    "likelihood": Potential(likelihood, since=True),
+    "both": Potential(both),
+}
 
 
 # --- schemes: weights -> ancestors -----------------------------------------------------------------------------------
@@ -118,44 +156,66 @@ SCHEMES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def resample(search: Search, state: State, step: Step, live: Tensor, due: Tensor, width: int) -> Resampled:
-    """Weights from the last state entropies of the `live` [B] rows of the prompts that are `due` [P] -> ancestors.
+    """Weights from the `live` [B] rows of the prompts that are `due` [P] -> ancestors.
 
-    A row that is not live is neither replaced nor copied; a prompt with fewer than two live rows is left alone.
+    A row that is not live is neither replaced nor copied; a group with fewer than two live rows is left alone.
     """
-    k = state.particles
+    k = state.particles // search.islands  # particles of a group; there are G = P * islands groups
+    share = decided(state)
+    due = (due & (share >= search.after) & (share <= search.until)).repeat_interleave(search.islands)
     taking = live.view(-1, k) & due[:, None]
     taking = taking & (taking.sum(1, keepdim=True) > 1)
-    total = taking.sum(1)
-    reward = POTENTIALS[search.potential](state.entropy.view(-1, k), width).where(taking, 0.0)
+    potential = POTENTIALS[search.potential]
+    score = potential.score(state, width)
+    gain = score - state.score if potential.since else score
+    reward = gain.view(-1, k).where(taking, 0.0)
     before = state.log_weight.view(-1, k)
     strength = torch.full_like(reward[:, 0], search.strength)
     if search.target is not None:
         strength = solve_strength(reward, before, taking, search.target)
+    if search.temper:
+        strength = strength * share.repeat_interleave(search.islands) ** search.temper
     after = (before + strength[:, None] * reward).where(taking, -torch.inf)
     weights = after.softmax(1).nan_to_num(0.0)
     ess = 1 / weights.square().sum(1)
-    now = taking.any(1) if search.below is None else taking.any(1) & (ess < search.below * total.double())
+    now = taking.any(1)
+    if search.below is not None:
+        now = now & (ess < search.below * taking.sum(1).double())
 
-    places = taking.long().cumsum(1) - 1  # the number of the offspring that goes to each taking slot
+    own = torch.arange(k, device=live.device).expand_as(taking)
+    source = torch.where(taking & now[:, None], _ancestors(search, state, step, taking, weights), own)
+    rows = (torch.arange(len(source), device=live.device)[:, None] * k + source).view(-1)
+    old = before.where(taking, -torch.inf)
+    growth = torch.where(taking.any(1), after.logsumexp(1) - old.logsumexp(1), 0.0)
+    weight = torch.where(taking & now[:, None], 0.0, after.where(taking, before))
+    asked = torch.where(taking.view(-1), score, state.score)
+    nothing = torch.where(taking.any(1) & (search.beams is None), 0.0, torch.nan)
+
+    def mean(x: Tensor) -> Tensor:  # [G] -> [P]
+        return x.view(-1, search.islands).mean(1)
+
+    return Resampled(rows, weight.view(-1), asked[rows], mean(growth), mean(ess + nothing), mean(strength + nothing))
+
+
+def decided(state: State) -> Tensor:  # [P] float64
+    """The share of its open positions that a prompt's particles have decided, on average."""
+    left = state.masked.sum(1).double() / state.open.clamp(min=1)
+    return 1 - left.view(-1, state.particles).mean(1)
+
+
+def _ancestors(search: Search, state: State, step: Step, taking: Tensor, weights: Tensor) -> Tensor:  # [G, K]
+    """For each particle of a group the one that it comes from."""
+    k, total = taking.shape[1], taking.sum(1)
     if search.beams is None:
-        slots = torch.arange(k, device=live.device)[None]
-        noise = dice.uniform(state.key.view(-1, k)[:, :1], slots, step, slots * 0, Purpose.RESAMPLE)
+        slots = state.slot.view(-1, k)
+        noise = dice.uniform(state.key.view(-1, k), slots, step, slots * 0, Purpose.RESAMPLE)
         offspring = SCHEMES[search.scheme](weights, total, noise)
     else:
         best = state.entropy.view(-1, k).where(taking, torch.inf).argsort(dim=1, stable=True)
-        offspring = best.gather(1, torch.arange(k, device=live.device)[None] % total.clamp(1, search.beams)[:, None])
-    source = offspring.gather(1, places.clamp(min=0))
-    own = torch.arange(k, device=live.device).expand_as(source)
-    source = torch.where(taking & now[:, None], source, own)
-    first = torch.arange(len(source), device=live.device)[:, None] * k
-
-    old = before.where(taking, -torch.inf)
-    growth = torch.where(taking.any(1), after.logsumexp(1) - old.logsumexp(1), 0.0)
-    kept = after.where(taking, before)
-    weight = torch.where(taking & now[:, None], 0.0, kept)
-    weighed = taking.any(1) & (search.beams is None)
-    nothing = torch.where(weighed, 0.0, torch.nan)
-    return Resampled((first + source).view(-1), weight.view(-1), growth, ess + nothing, strength + nothing)
+        numbers = torch.arange(k, device=taking.device)[None]
+        offspring = best.gather(1, numbers % total.clamp(1, search.beams)[:, None])
+    places = taking.long().cumsum(1) - 1  # the number of the offspring that goes to each taking slot
+    return offspring.gather(1, places.clamp(min=0))
 
 
 def solve_strength(reward: Tensor, before: Tensor, taking: Tensor, target: float) -> Tensor:  # [P, K] … -> [P]
@@ -177,15 +237,32 @@ def solve_strength(reward: Tensor, before: Tensor, taking: Tensor, target: float
 
 
 # --- choosing --------------------------------------------------------------------------------------------------------
+# Each takes the last state and, if its name is in ASKS, an answer for each row -> a particle of each prompt, [P] int64.
 
 
-def lowest(state: State) -> Tensor:  # [P] int64: a particle of each prompt
+def by_entropy(state: State, answers: list[Any]) -> Tensor:
     """The lowest path entropy; the lowest slot on ties."""
     return state.path_entropy.nan_to_num(torch.inf).view(-1, state.particles).argmin(1)
 
 
-def majority(state: State, answers: list[Any]) -> Tensor:  # [P] int64
+def by_likelihood(state: State, answers: list[Any]) -> Tensor:
+    """The highest log-probability of the tokens written; the lowest slot on ties."""
+    return state.log_prob.view(-1, state.particles).argmax(1)
+
+
+def by_vote(state: State, answers: list[Any]) -> Tensor:
     """The most frequent answer (None does not count); ties and its spokesman by the lowest path entropy."""
+    return _elected(state, answers, [1.0] * len(answers))
+
+
+def by_agreement(state: State, answers: list[Any]) -> Tensor:
+    """The answer with the most weight, where a particle weighs exp(-its state entropies); its spokesman as above."""
+    total = state.entropy_sum.view(-1, state.particles)
+    weights = (total.amin(1, keepdim=True) - total).exp()
+    return _elected(state, answers, weights.view(-1).tolist())
+
+
+def _elected(state: State, answers: list[Any], weights: list[float]) -> Tensor:
     k = state.particles
     entropy = state.path_entropy.nan_to_num(torch.inf).tolist()
     chosen = []
@@ -196,9 +273,20 @@ def majority(state: State, answers: list[Any]) -> Tensor:  # [P] int64
             if answers[row] is not None:
                 votes.setdefault(answers[row], []).append(row)
         groups = list(votes.values()) or [list(rows)]
-        winner = min(groups, key=lambda group: (-len(group), min(entropy[row] for row in group)))
+        winner = min(
+            groups, key=lambda group: (-sum(weights[row] for row in group), min(entropy[row] for row in group))
+        )
         chosen.append(min(winner, key=lambda row: entropy[row]) - prompt * k)
     return torch.tensor(chosen)
+
+
+CHOOSERS: dict[str, Callable[[State, list[Any]], Tensor]] = {
+    "entropy": by_entropy,
+    "likelihood": by_likelihood,
+    "vote": by_vote,
+    "agreement": by_agreement,
+}
+ASKS = ("vote", "agreement")  # choosers that compare answers
 
 
 # --- the registry ----------------------------------------------------------------------------------------------------
@@ -209,9 +297,9 @@ def vanilla() -> Search:
     return Search()
 
 
-def best_of_n(particles: int = 5) -> Search:
+def best_of_n(particles: int = 5, choose: str = "entropy") -> Search:
     """E-BoN: independent paths, the one of lowest path entropy."""
-    return Search(particles)
+    return Search(particles, choose=_known("choose", choose, CHOOSERS))
 
 
 def smc(
@@ -222,19 +310,36 @@ def smc(
     scheme: str = "multinomial",
     target: float | None = None,
     below: float | None = None,
+    after: float = 0.0,
+    until: float = 1.0,
+    temper: float = 0.0,
+    islands: int = 1,
+    choose: str = "entropy",
 ) -> Search:
     """E-SMC: paths of low state entropy are copied over the others every few steps (Algorithm 1 as printed)."""
-    if potential not in POTENTIALS:
-        raise unknown("potential", potential, POTENTIALS)
-    if scheme not in SCHEMES:
-        raise unknown("scheme", scheme, SCHEMES)
-    if target is not None and strength is not None:
-        raise SettingError("strength and target exclude each other", "target solves the strength by itself")
+    _known("potential", potential, POTENTIALS)
+    _known("scheme", scheme, SCHEMES)
+    _known("choose", choose, CHOOSERS)
+    if target is not None and (strength is not None or temper):
+        other = "strength" if strength is not None else "temper"
+        raise SettingError(f"{other} and target exclude each other", "target solves the strength by itself")
     if target is not None and below is not None:
         raise SettingError(
             "target and below exclude each other", "target brings the effective sample size to one value"
         )
-    return Search(particles, True, every, 5.0 if strength is None else strength, potential, scheme, target, below)
+    if after > until:
+        raise SettingError(f"after is {after} and until {until}", "the window begins before it ends")
+    if particles % islands:
+        raise SettingError(f"{particles} particles do not make {islands} islands", "give a multiple of islands")
+    strength = 5.0 if strength is None else strength
+    window = {"after": after, "until": until, "temper": temper, "islands": islands, "choose": choose}
+    return Search(particles, True, every, strength, potential, scheme, target, below, **window)  # type: ignore[arg-type]
+
+
+def _known(name: str, value: str, registry: Mapping[str, object]) -> str:
+    if value not in registry:
+        raise unknown(name, value, registry)
+    return value
 
 
 def greedy(candidates: int = 5, every: int = 1) -> Search:

@@ -10,7 +10,7 @@ from unmask.read import RAW, Raw
 from unmask.search import Resampled
 from unmask.state import State
 
-MOVING = ("tokens", "origin", "time", "entropy_sum", "entropy_weight", "entropy", "log_weight")  # fields of a State
+MOVING = tuple("tokens origin time entropy_sum entropy_weight entropy log_weight log_prob score".split())  # of a State
 
 
 def spread(moment: Moment, whole: Moment, rows: Tensor) -> Moment:
@@ -33,6 +33,7 @@ def spread(moment: Moment, whole: Moment, rows: Tensor) -> Moment:
         resampled = Resampled(
             everyone.index_copy(0, rows, rows[resampled.ancestors]),
             whole.state.log_weight.index_copy(0, rows, resampled.log_weight),
+            whole.state.score.index_copy(0, rows, resampled.score),
             nothing.index_copy(0, prompts, resampled.log_evidence),
             unknown.index_copy(0, prompts, resampled.ess),
             unknown.index_copy(0, prompts, resampled.strength),

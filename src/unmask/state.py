@@ -50,6 +50,8 @@ class State:
     entropy_weight: Tensor  # [B] float64: their weights
     entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
+    log_prob: Tensor  # [B] float64: of the tokens written so far, each in the model's own distribution, nats
+    score: Tensor  # [B] float64: what the potential's score was when it was last asked
     vocab: Vocab
     particles: int
     padded: bool  # whether any row has padding
@@ -145,6 +147,8 @@ def begin(
         entropy_weight=zero,
         entropy=zero + torch.nan,
         log_weight=zero,
+        log_prob=zero,
+        score=zero,
         vocab=vocab,
         particles=particles,
         padded=not bool(attend.all()),

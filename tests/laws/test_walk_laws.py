@@ -96,8 +96,11 @@ def path_entropy_is_the_mean_along_the_lineage(walk: Walk) -> None:
 
 
 def the_chosen_particle(walk: Walk) -> None:
-    """The lowest path entropy; for a vote, the lowest among the most frequent answers."""
+    """The lowest path entropy; for a vote, the lowest among the most frequent answers; or the likeliest."""
     for result in walk.results:
+        if walk.recipe.build_search().choose == "likelihood":
+            assert result.particles[result.chosen].log_prob == max(one.log_prob for one in result.particles)
+            continue
         texts = [particle.text for particle in result.particles]
         voters = range(len(texts))
         if walk.recipe.build_search().choose == "vote":
@@ -161,6 +164,8 @@ def resampling_stays_among_the_unfinished_of_a_prompt(walk: Walk) -> None:
 def weights_add_up(walk: Walk) -> None:
     """Effective sample size, strength and evidence of each resampling, from the h of its event."""
     search, k = walk.recipe.build_search(), walk.k
+    if search.potential not in ("gibbs", "plain") or search.islands > 1:
+        return  # tests/test_potentials.py
     width, slack = math.log2(walk.model.head.width), 1e3 * BITS[walk.case.model]
     logs = torch.zeros(len(walk.replayed[0]), dtype=torch.float64)
     grown = [0.0] * len(walk.results)

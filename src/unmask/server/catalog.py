@@ -12,7 +12,7 @@ from unmask.flags import HELP
 from unmask.models import EMBEDDED
 from unmask.recipe import CHOICES, KINDS, RANGES, SPECIFIC, Recipe
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
-from unmask.search import POTENTIALS, SCHEMES, SEARCHES
+from unmask.search import CHOOSERS, POTENTIALS, SCHEMES, SEARCHES
 
 RULES = {"p2": tuple(P2_RULES), "dream": tuple(DREAM_RULES)}
 
@@ -57,5 +57,5 @@ def _setting(name: str, default: Any, taker: str, usual: Mapping[str, Any]) -> d
 def _choices(name: str, taker: str, usual: Mapping[str, Any]) -> list[str] | None:
     if name == "background":  # a request names no files but the server's own
         return list(dict.fromkeys([*EMBEDDED, *([usual[name]] if name in usual else [])]))
-    known = {**CHOICES, "potential": POTENTIALS, "scheme": SCHEMES, "rule": RULES.get(taker, ())}
+    known = {**CHOICES, "potential": POTENTIALS, "scheme": SCHEMES, "choose": CHOOSERS, "rule": RULES.get(taker, ())}
     return list(known[name]) if name in known else None

@@ -1,0 +1,212 @@
+"""What weighs particles beyond the printed state entropy: paths, likelihoods, windows, islands, and other choices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from unmask import Recipe, load
+from unmask.decode import Result, decode, decode_batch
+from unmask.errors import SettingError
+from unmask.search import CHOOSERS, POTENTIALS, Search, decided, resample, smc
+from unmask.state import State, Vocab, begin
+
+BIT = math.log(2)
+K = 4
+
+
+@pytest.fixture(scope="module")
+def table():
+    return load("table")
+
+
+def state_of(entropy: list[float], **changes: Any) -> State:
+    """One prompt of ten open positions whose particles have these state entropies, in bits."""
+    tokens = torch.full((1, 10), 2)
+    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    state = begin(tokens, everywhere, everywhere, torch.arange(1), Vocab(2), len(entropy), 10)
+    return state.replace(entropy=torch.tensor(entropy).double() * BIT, **changes)
+
+
+def once(search: Search, state: State):
+    return resample(search, state, 3, torch.ones(search.particles, dtype=torch.bool), torch.tensor([True]), 8)
+
+
+def never(**settings: Any) -> Search:
+    """Weights are seen where no effective sample size is low enough."""
+    return smc(K, 1, **{"strength": 1.0, "below": 1e-9} | settings)
+
+
+# --- log-probabilities -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "confidence", "entropy", "margin"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_one_position_a_step_has_the_log_probability_of_the_whole(table, sampler: str, temperature: float) -> None:
+    """The chain rule, in any order: a table's conditionals are exact."""
+    recipe = Recipe(sampler, "best-of-n", length=6, temperature=temperature, particles=3)
+    for found in decode_batch(table, ["", ""], recipe=recipe):
+        for particle in found.particles:
+            assert particle.log_prob == pytest.approx(table.log_probability(particle.tokens), abs=1e-9)
+
+
+def test_a_copy_carries_its_log_probability_along(table) -> None:
+    recipe = Recipe("uniform", "smc", length=6, temperature=1.0, particles=6, every=1, strength=50.0)
+    found = decode(table, "", recipe=recipe)
+    assert len({particle.origin for particle in found.particles}) < 6
+    for particle in found.particles:
+        assert particle.log_prob == pytest.approx(table.log_probability(particle.tokens), abs=1e-9)
+
+
+def test_several_positions_a_step_are_counted_apart(table) -> None:
+    """All at once: the product of the marginals."""
+    found = decode(table, "", recipe=Recipe("uniform", length=6, temperature=1.0, steps=1, seed=3))
+    joint = table.joint / table.joint.sum()
+    marginals = [joint.sum([axis for axis in range(6) if axis != own]) for own in range(6)]
+    exact = sum(float(m[token].log()) for m, token in zip(marginals, found.tokens, strict=True))
+    assert found.particles[0].log_prob == pytest.approx(exact, abs=1e-9)
+
+
+# --- potentials ------------------------------------------------------------------------------------------------------
+
+
+def test_a_growth_is_counted_once() -> None:
+    """Asked twice, `change` and `path` weigh by the difference, `plain` by the sum of both."""
+    first, second = [1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 1.0, 5.0]
+    for name, expected in (
+        ("plain", [-(a + b) for a, b in zip(first, second, strict=True)]),
+        ("change", [-b for b in second]),
+        ("path", [-(a + b) for a, b in zip(first, second, strict=True)]),
+    ):
+        search = never(potential=name)
+        state = state_of(first)
+        done = once(search, state)
+        later = state.replace(
+            log_weight=done.log_weight,
+            score=done.score,
+            entropy_sum=state.entropy,
+            entropy=torch.tensor(second).double() * BIT,
+        )
+        assert once(search, later).log_weight.tolist() == pytest.approx(expected)
+
+
+def test_a_copy_has_been_asked_what_its_ancestor_was() -> None:
+    done = once(smc(K, 1, strength=1e6, potential="change"), state_of([3.0, 1.0, 2.0, 4.0]))
+    assert done.ancestors.tolist() == [1] * K and done.score.tolist() == pytest.approx([-1.0] * K)
+
+
+def test_likely_tokens_weigh_more() -> None:
+    state = state_of([1.0] * K, log_prob=torch.tensor([-1.0, -2.0, -3.0, -4.0]).double() * BIT)
+    assert once(never(potential="likelihood"), state).log_weight.tolist() == pytest.approx([-1, -2, -3, -4])
+
+
+@pytest.mark.parametrize("potential", POTENTIALS)
+def test_one_particle_and_no_strength_change_nothing(table, potential: str) -> None:
+    base = Recipe("uniform", length=6, temperature=1.0, seed=4)
+    one = base.replace(search="smc", particles=1, every=1, potential=potential)
+    assert decode(table, "", recipe=one).tokens == decode(table, "", recipe=base).tokens
+    found = decode(table, "", recipe=one.replace(particles=8, strength=0.0))
+    assert found.log_evidence == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("potential", ["path", "likelihood", "change"])
+def test_the_evidence_of_a_growth_is_the_mean_of_its_end(table, potential: str) -> None:
+    """Telescoping: with resampling at every step, E exp(log_evidence) = E_Q exp(λ score) at the last asking.
+
+    Compared with free paths, whose scores are read off their own curves.
+    """
+    strength, many = 0.7, 6000
+    recipe = Recipe("uniform", length=4, temperature=1.0)
+    searched = recipe.replace(search="smc", particles=4, every=1, potential=potential, strength=strength)
+    prompts = [""] * many
+    estimates = (
+        torch.tensor([r.log_evidence for r in decode_batch(table, prompts[::4], recipe=searched)]).double().exp()
+    )
+    last: dict[int, int] = {}  # the column that each row wrote last
+    watch = lambda event: last.update({row: column for row, column, *_ in event.get("changes", [])})  # noqa: E731
+    found = decode_batch(table, prompts, recipe=recipe, watch=watch)
+    ends = [end(one, potential, table, last[row]) for row, one in enumerate(found)]
+    free = (strength * torch.tensor(ends).double()).exp()
+    error = math.sqrt(float(estimates.var()) / len(estimates) + float(free.var()) / len(free))
+    assert abs(float(estimates.mean() - free.mean())) < 4.9 * error
+    assert error < 0.05 * float(free.mean())
+
+
+def end(found: Result, potential: str, table, last: int) -> float:
+    """The score of a path of four steps when it is asked for the last time: before its last step."""
+    h = [value for value in found.particles[0].state_entropy if value is not None]
+    if potential != "likelihood":
+        return -sum(h) if potential == "path" else -h[-1]
+    joint = table.joint.sum([axis for axis in range(table.joint.dim()) if axis >= 4])
+    beside = joint[tuple(slice(None) if column == last else found.tokens[column] for column in range(4))]
+    return (found.particles[0].log_prob - float((beside / beside.sum())[found.tokens[last]].log())) / BIT
+
+
+# --- windows, tempering, islands -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_resampled_outside_of_the_window() -> None:
+    state = state_of([1.0, 9.0, 9.0, 9.0])
+    some = state.replace(tokens=state.tokens.index_fill(1, torch.arange(4), 0))  # 4 of 10 decided
+    assert decided(some).tolist() == pytest.approx([0.4])
+    for window, moves in (({}, True), ({"after": 0.5}, False), ({"until": 0.3}, False), ({"after": 0.4}, True)):
+        done = once(smc(K, 1, strength=1e6, **window), some)
+        assert (done.ancestors.tolist() == [0] * K) is moves
+        assert moves or bool(done.ess.isnan().all())
+
+
+def test_the_strength_grows_with_what_is_decided() -> None:
+    state = state_of([1.0, 2.0, 3.0, 4.0])
+    some = state.replace(tokens=state.tokens.index_fill(1, torch.arange(5), 0))
+    done = once(never(potential="plain", strength=8.0, temper=2.0), some)
+    assert float(done.strength) == pytest.approx(2.0)
+    assert done.log_weight.tolist() == pytest.approx([-2, -4, -6, -8])
+
+
+@pytest.mark.parametrize("scheme", ["multinomial", "systematic"])
+def test_islands_keep_to_themselves(scheme: str) -> None:
+    state = state_of([5.0, 1.0, 5.0, 0.5, 3.0, 5.0])
+    done = once(smc(6, 1, strength=1e6, islands=3, scheme=scheme), state)
+    assert done.ancestors.tolist() == [1, 1, 3, 3, 4, 4]
+
+
+def test_as_many_islands_as_particles_are_best_of_n(table) -> None:
+    free = Recipe("uniform", "best-of-n", length=6, temperature=1.0, particles=5)
+    apart = Recipe("uniform", "smc", length=6, temperature=1.0, particles=5, every=1, islands=5)
+    one, two = (decode(table, "", recipe=recipe).particles for recipe in (free, apart))
+    assert [particle.tokens for particle in one] == [particle.tokens for particle in two]
+
+
+# --- choices ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_likeliest_wins(table) -> None:
+    recipe = Recipe("uniform", "best-of-n", length=6, temperature=1.0, particles=8, choose="likelihood")
+    for found in decode_batch(table, [""] * 5, recipe=recipe):
+        assert found.chosen == max(range(8), key=lambda place: found.particles[place].log_prob)
+
+
+def test_agreement_weighs_votes_by_their_paths() -> None:
+    state = state_of([0.0] * 4, entropy_sum=torch.tensor([0.0, 1.0, 1.2, 5.0]), entropy_weight=torch.ones(4))
+    assert CHOOSERS["agreement"](state, ["a", "b", "b", "b"]).tolist() == [0]  # 1 against 0.37 + 0.30 + 0.01
+    near = state.replace(entropy_sum=torch.tensor([0.0, 0.1, 0.2, 5.0]))
+    assert CHOOSERS["agreement"](near, ["a", "b", "b", "b"]).tolist() == [1]
+    assert CHOOSERS["agreement"](near, [None, "b", "c", None]).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"after": 0.6, "until": 0.5}, "the window begins before it ends"),
+        ({"particles": 8, "islands": 3}, "8 particles do not make 3 islands"),
+        ({"target": 0.5, "temper": 1.0}, "temper and target exclude each other"),
+        ({"choose": "entropi"}, "did you mean 'entropy'"),
+        ({"until": 1.5}, "it must be at most 1"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        Recipe(search="smc", **settings)
