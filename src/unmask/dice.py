@@ -71,7 +71,6 @@ def gumbel(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpos
     return -torch.log(-torch.log(uniform(key, slot, step, column, purpose)))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def words(count: int, device: torch.device) -> Tensor:  # [count] int64
     """Fixed odd 64-bit numbers, for hashing rows of tokens; a compiled step holds them."""
     return _words(count, device)

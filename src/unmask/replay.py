@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from unmask import engine, fused, read
+from unmask import dice, engine, fused, read
 from unmask.engine import Moment, Sight, Tally, Way, advance, blind, finish
 from unmask.errors import UnmaskError
 from unmask.faults import Faults
@@ -120,27 +120,36 @@ def _signal(way: Way, state: State, step: Tensor, code: Tensor) -> Tensor:
 
 
 class Apart:
-    """What a compiled step sees of a denoiser: plain values. The network stays out of the compiler's sight."""
+    """What a compiled step sees of a denoiser: plain values."""
 
-    def __init__(self, inner: Denoiser) -> None:
+    def __init__(self, inner: Denoiser, look: Callable[..., Any]) -> None:
         self.inner, self.name, self.head, self.cost, self.timed = inner, inner.name, inner.head, inner.cost, inner.timed
+        self.out_of_sight = look
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
-        return self.inner.look(state, rows)
+        return cast(tuple[Tensor, Any], self.out_of_sight(self.inner, state, rows))
+
+
+def _look(inner: Denoiser, state: State, rows: Tensor) -> tuple[Tensor, Any]:
+    return inner.look(state, rows)
 
 
 @lru_cache(maxsize=1)
 def _compiled_next() -> Callable[[Way, Carry, bool], tuple[Carry, Moment]]:
-    """`_next` with its small operations compiled into few; the network and the sweeps are as they were."""
+    """`_next` with its small operations compiled into few; the network and the sweeps are as they were.
+
+    What tells the compiler so is said here: its import takes a second, which most who import this never need.
+    """
     disable: Callable[..., Any] = torch.compiler.disable
     apart = {name: disable(getattr(read, name)) for name in ("weigh", "draw")}
+    look = disable(_look)
+    torch.compiler.assume_constant_result(dice.words)  # type: ignore[no-untyped-call]
     step = torch.compile(_next, dynamic=False)
 
     def run(way: Way, carry: Carry, resamples: bool) -> tuple[Carry, Moment]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`")  # they are pure
-            return step(replace(way, denoiser=cast(Denoiser, Apart(way.denoiser)), **apart), carry, resamples)
+            return step(replace(way, denoiser=cast(Denoiser, Apart(way.denoiser, look)), **apart), carry, resamples)
 
     return run
 
