@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,10 @@ def test_samplers_do_not_wait_for_the_device(path: Path) -> None:
     for name, _ in calls(path):
         assert name.rpartition(".")[2] not in ("item", "tolist", "cpu", "numpy", "nonzero"), name
         assert name not in ("int", "float", "bool"), name
+
+
+def test_the_command_line_loads_nothing_slow() -> None:
+    slow = ("torch._dynamo", "torch._inductor", "sympy", "matplotlib", "transformers", "fastapi", "datasets")
+    code = f"import sys, unmask.cli; sys.exit(' '.join(m for m in {slow!r} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
