@@ -54,14 +54,14 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
         """\
   unmask solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
   unmask solve 15,44,79,50
-  unmask solve puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8""",
+  unmask solve puzzle.txt --sampler uniform --temperature 1 --steps 16 --search best-of-n --particles 8""",
     ),
     "eval": (
         evalcli.run_eval,
         "Put the questions of a task to a model: how many it solves, and whether path entropy knew which.",
         """\
   unmask eval sudoku --data puzzle.txt
-  unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --search best-of-n --particles 8 --json
+  unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --steps 16 --search best-of-n --json
   unmask eval sudoku --data puzzle.txt --rows one.jsonl""",
     ),
     "compare": (
