@@ -24,7 +24,7 @@ HELP: dict[str, str] = {
     "sampler": "in which order positions are decided, and how many in a step; listed by `unmask samplers`",
     "search": "how low-uncertainty paths are found; listed by `unmask searches`",
     "length": "positions to generate after the prompt; by default as many as the model allows, at most 64",
-    "seed": "equal seeds give equal tokens; with --prompts each line takes the next seed",
+    "seed": "equal seeds give equal tokens; of several prompts or questions, each takes the next one",
     "temperature": "of the tokens; 0 takes the most probable one",
     "top_k": "draw only from this many most probable tokens",
     "top_p": "draw only from the most probable tokens that reach this probability together",
