@@ -24,7 +24,7 @@ def test_the_text_of_a_canvas_keeps_what_was_given() -> None:
 
 
 def test_an_answer_without_a_vote_is_an_error() -> None:
-    with pytest.raises(UnmaskError, match="answer has no effect on search vanilla: use search vote"):
+    with pytest.raises(UnmaskError, match="answer has no effect on search vanilla: choose by vote"):
         decode(load("table"), recipe=Recipe(length=6), answer=str.upper)
 
 

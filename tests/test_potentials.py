@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from unmask import Recipe, load
+from unmask.cli import main
 from unmask.decode import Result, decode, decode_batch
-from unmask.errors import SettingError
+from unmask.errors import InputError, SettingError
 from unmask.search import CHOOSERS, POTENTIALS, Search, decided, resample, smc
 from unmask.state import State, Vocab, begin
 
@@ -197,11 +198,27 @@ def test_agreement_weighs_votes_by_their_paths() -> None:
     assert CHOOSERS["agreement"](near, [None, "b", "c", None]).tolist() == [1]
 
 
+def test_what_was_chosen_by_is_said(table, capsys) -> None:
+    told = "generate --model table --length 4 --sampler uniform --temperature 1 --search best-of-n --choose"
+    assert main([*told.split(), "agreement"]) == 0
+    assert "chosen by agreement" in capsys.readouterr().out
+    assert main([*told.split(), "entropy"]) == 0
+    assert "chosen by" not in capsys.readouterr().out
+
+
+def test_an_answer_must_be_comparable(table) -> None:
+    recipe = Recipe("uniform", "best-of-n", length=4, temperature=1.0, choose="vote")
+    with pytest.raises(InputError, match="answer gave a list"):
+        decode(table, "", recipe=recipe, answer=lambda text: [text])
+    with pytest.raises(InputError, match="choose by vote or agreement"):
+        decode(table, "", recipe=recipe.replace(choose="entropy"), answer=len)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"after": 0.6, "until": 0.5}, "the window begins before it ends"),
-        ({"particles": 8, "islands": 3}, "8 particles do not make 3 islands"),
+        ({"after": 0.6, "until": 0.5}, "give after below until"),
+        ({"particles": 8, "islands": 3}, "8 particles do not make 3 islands: give 6 or 9"),
         ({"target": 0.5, "temper": 1.0}, "temper and target exclude each other"),
         ({"choose": "entropi"}, "did you mean 'entropy'"),
         ({"until": 1.5}, "it must be at most 1"),

@@ -152,7 +152,9 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
         if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
             raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
     if answer is not None and recipe.build_search().choose not in ASKS:
-        raise InputError(f"answer has no effect on search {recipe.search}", "use search vote, or leave it out")
+        raise InputError(
+            f"answer has no effect on search {recipe.search}", "choose by vote or agreement, or leave it out"
+        )
 
 
 def layout(
@@ -231,7 +233,13 @@ def shown(tokens: Sequence[int], canvas: Canvas, vocab: Vocab) -> list[int]:
 def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[Hashable | None]:
     each = len(particles) // len(asked)
     pairs = [(particle.text, asked[place // each]) for place, particle in enumerate(particles)]
-    return [text if answer is None else answer(text) for text, answer in pairs]
+    found = [text if answer is None else answer(text) for text, answer in pairs]
+    for one in found:
+        if not isinstance(one, Hashable):
+            raise InputError(
+                f"answer gave a {type(one).__name__}", "give what can be compared: a text, a number, a tuple"
+            )
+    return found
 
 
 # --- events that only a whole decode knows ---------------------------------------------------------------------------

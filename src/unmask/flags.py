@@ -55,7 +55,7 @@ HELP: dict[str, str] = {
     "particles": "paths that are decoded side by side",
     "every": "steps between two resamplings; smc: by default a quarter of the planned steps, 4 without a plan",
     "strength": "how much low state entropy is favoured; smc: by default 5",
-    "potential": f"how state entropy becomes a weight: {_or(POTENTIALS)}",
+    "potential": f"what a particle is weighed by: {_or(POTENTIALS)}",
     "scheme": f"how copies are drawn from the weights: {_or(SCHEMES)}",
     "target": "solve the strength for this effective sample size, a share of the particles",
     "below": "resample only where the effective sample size is under this share of the particles",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -118,7 +119,14 @@ def run_puzzles(args: Namespace) -> None:
         lines = puzzles.countdowns(args.count, args.numbers, args.seed, args.solved)
     with show.progress() as bar:
         made = list(bar.track(lines, args.count, description="making"))
-    text = "".join(f"{line}\n" for line in made if line is not None)
+    kept = [line for line in made if line is not None]
+    if not kept:
+        raise InputError(
+            f"single candidates solve all {len(made)} of them", "make more with --count, or of fewer --clues"
+        )
+    if args.hard:
+        print(f"{len(kept)} of {len(made)} are hard", file=sys.stderr)
+    text = "".join(f"{line}\n" for line in kept)
     if args.output is None:
         print(text, end="")
     else:
@@ -141,7 +149,7 @@ def add_puzzles(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, metavar="N", help="equal seeds and counts give equal puzzles [0]"
     )
     parser.add_argument("--answers", action="store_true", help="sudoku: the solution after each, for `train --corpus`")
-    about = "sudoku: of these, those that single candidates do not solve, with what they give filled in"
+    about = "sudoku: only those of them that single candidates do not solve, with what these give filled in as clues"
     parser.add_argument("--hard", action="store_true", help=about)
     parser.add_argument("--solved", action="store_true", help="full rows as the model reads them, for `frequencies`")
     parser.add_argument("-o", "--output", metavar="FILE", help="instead of printing them")

@@ -87,7 +87,13 @@ class Result:
             "recipe": self.recipe.to_dict(),
             "tokens": self.tokens,
             "particles": [
-                {"text": p.text, "path_entropy": p.path_entropy, "steps": p.steps, "origin": p.origin}
+                {
+                    "text": p.text,
+                    "path_entropy": p.path_entropy,
+                    "log_prob": p.log_prob,
+                    "steps": p.steps,
+                    "origin": p.origin,
+                }
                 for p in self.particles
             ],
         }

@@ -328,9 +328,11 @@ def smc(
             "target and below exclude each other", "target brings the effective sample size to one value"
         )
     if after > until:
-        raise SettingError(f"after is {after} and until {until}", "the window begins before it ends")
+        raise SettingError(f"after is {after} and until {until}", "give after below until")
     if particles % islands:
-        raise SettingError(f"{particles} particles do not make {islands} islands", "give a multiple of islands")
+        many = particles // islands * islands
+        hint = f"give {f'{many} or ' if many else ''}{many + islands}"
+        raise SettingError(f"{particles} particles do not make {islands} islands", hint)
     strength = 5.0 if strength is None else strength
     window = {"after": after, "until": until, "temper": temper, "islands": islands, "choose": choose}
     return Search(particles, True, every, strength, potential, scheme, target, below, **window)  # type: ignore[arg-type]

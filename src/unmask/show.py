@@ -66,6 +66,9 @@ def cost(found: Result) -> str:
     ]
     if len(found.particles) > 1:
         parts.append(f"{many(len(found.particles), 'particle')} of {many(found.lineages, 'lineage')}")
+    choice = found.recipe.build_search().choose
+    if choice != "entropy":
+        parts.append(f"chosen by {choice}")
     if found.recipe.cache_block is not None:
         parts.append("approximate: prefix cache")
     return " · ".join(parts)

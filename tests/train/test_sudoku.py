@@ -161,8 +161,9 @@ def test_hard_puzzles_are_what_single_candidates_leave(capsys):
     assert main(asked.split()) == 0
     plain = capsys.readouterr().out.splitlines()
     assert main([*asked.split(), "--hard"]) == 0
-    hard = capsys.readouterr().out.splitlines()
-    assert 0 < len(hard) < len(plain)
+    said = capsys.readouterr()
+    hard = said.out.splitlines()
+    assert 0 < len(hard) < len(plain) and said.err == f"{len(hard)} of 24 are hard\n"
     easy = [line for line in plain if forced(parse(line.split()[0])) == parse(line.split()[1])]
     assert len(easy) + len(hard) == len(plain)
     for line in hard:
@@ -183,6 +184,8 @@ def test_hard_is_for_sudokus_to_solve(capsys):
     for asked in ("puzzles countdown --hard", "puzzles sudoku --solved --hard"):
         assert main(asked.split()) == 2
         assert "--hard is for Sudokus to solve" in capsys.readouterr().err
+    assert main("puzzles sudoku --hard --count 2 --clues 70 -o none.txt".split()) == 2
+    assert "single candidates solve all 2 of them" in capsys.readouterr().err and not Path("none.txt").exists()
 
 
 @pytest.mark.parametrize("count", [1, 7, 5000])

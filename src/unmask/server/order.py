@@ -201,7 +201,8 @@ def _riddles(body: Body, model: Denoiser) -> list[Riddle]:
     if puzzle is not None:
         return [riddle(model, body.model, puzzle)]
     texts = [prompt] if isinstance(prompt, str) else prompt or []
-    if not any(isinstance(text, str) and text for text in texts) or kind_of(model) is None:
+    said = any(isinstance(text, str) and text for text in texts) or (prompt == "" and not getattr(body, "canvas", None))
+    if not said or kind_of(model) is None:
         return []
     return [riddle(model, body.model, text) for text in texts]
 
