@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -42,6 +43,9 @@ class Server(uvicorn.Server):
         The door stays open meanwhile, so that whoever comes hears that the server is stopping.
         """
         self.batcher.drain()
+        if self.server_state.tasks:
+            said = f"finishing what is under way, {self.batcher.limits.grace:g} s at most; Ctrl-C again stops at once"
+            print(f"unmask: {said}", file=sys.stderr, flush=True)
         await self._answered(self.batcher.limits.grace, lambda: self.hurried)
         self.batcher.close()
         await self._answered(LAST, lambda: False)
