@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from unmask import Recipe, load
+from unmask.choose import CHOOSERS
 from unmask.cli import main
 from unmask.decode import Result, decode, decode_batch
 from unmask.errors import InputError, SettingError
-from unmask.search import CHOOSERS, POTENTIALS, Search, decided, resample, smc
+from unmask.search import POTENTIALS, Search, decided, resample, smc
 from unmask.state import State, Vocab, begin
 
 BIT = math.log(2)

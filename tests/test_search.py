@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unmask import Recipe
 from unmask import trace as traces
+from unmask.choose import CHOOSERS
 from unmask.decode import decode, decode_batch
 from unmask.engine import Rules, walk
 from unmask.errors import SettingError
@@ -22,7 +23,6 @@ from unmask.models.denoiser import Head
 from unmask.models.table import Table
 from unmask.samplers import SAMPLERS
 from unmask.search import (
-    CHOOSERS,
     POTENTIALS,
     SCHEMES,
     Resampled,

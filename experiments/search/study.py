@@ -26,7 +26,7 @@ from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
 from unmask.origin import origin
 from unmask.recipe import Recipe
-from unmask.stats import wilson
+from unmask.stats import paired, wilson
 from unmask.tasks import TASKS
 
 SEEDS = {"study": 4100, "held": 5100}  # of the puzzles: other ones than any experiment or training has
@@ -185,11 +185,11 @@ CHOICES: dict[str, Callable[[Line], int]] = {
 }
 
 
-def right(kept: Sequence[Line], choice: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def right(kept: Sequence[Line], choice: str) -> list[bool]:
     """Whether each puzzle is solved; `oracle` takes the best particle there is."""
     if choice == "oracle":
-        return np.array([float(any(row["right"])) for row in kept])
-    return np.array([float(row["right"][CHOICES[choice](row)]) for row in kept])
+        return [any(row["right"]) for row in kept]
+    return [row["right"][CHOICES[choice](row)] for row in kept]
 
 
 def report(args: argparse.Namespace) -> None:
@@ -201,7 +201,9 @@ def report(args: argparse.Namespace) -> None:
             if "best-of-n" not in found:
                 continue
             base, most = (right(found["best-of-n"], choice) for choice in ("entropy", "oracle"))
-            said = f"E-BoN {100 * base.mean():.1f}, its oracle {100 * most.mean():.1f}, n={len(base)}"
+            said = (
+                f"E-BoN {100 * sum(base) / len(base):.1f}, its oracle {100 * sum(most) / len(most):.1f}, n={len(base)}"
+            )
             print(f"\n{args.side} {name} K={k}: {said}")
             for method, kept in found.items():
                 cost = sum(row["evaluations"] for row in kept) / sum(row["evaluations"] for row in found["best-of-n"])
@@ -213,20 +215,12 @@ def in_order(path: Path) -> list[Line]:
     return sorted(rows.read(path).kept, key=lambda row: int(row["number"]))
 
 
-def against(mine: np.ndarray[Any, np.dtype[np.float64]], base: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+def against(mine: Sequence[bool], base: Sequence[bool]) -> str:
     """A share with its interval, and the paired difference with its own, in points."""
-    low, high = wilson(int(mine.sum()), len(mine))
-    less, more = interval(mine - base)
-    share = f"{100 * mine.mean():5.1f} ({100 * low:.1f}-{100 * high:.1f})"
-    return f"{share}  {100 * (mine - base).mean():+5.1f} ({100 * less:+.1f} to {100 * more:+.1f})"
-
-
-def interval(difference: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
-    """95 % of a paired bootstrap."""
-    dice = np.random.default_rng(0)
-    means = difference[dice.integers(0, len(difference), (4000, len(difference)))].mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
+    low, high = wilson(sum(mine), len(mine))
+    found = paired(base, mine)
+    share = f"{100 * sum(mine) / len(mine):5.1f} ({100 * low:.1f}-{100 * high:.1f})"
+    return f"{share}  {100 * found.difference:+5.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
 
 
 def main() -> None:

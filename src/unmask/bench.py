@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unmask import sandbox
+from unmask.choose import ASKS
 from unmask.decode import Result, Watch, decode_batch
 from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.models.denoiser import Denoiser
 from unmask.prompt import Text, from_prompt
 from unmask.recipe import Recipe
 from unmask.rows import Rows
-from unmask.search import ASKS
 from unmask.stats import auroc, wilson
 from unmask.tasks import Example, Puzzle, Task
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unmask import background, engine
 from unmask import trace as traces
+from unmask.choose import ASKS, CHOOSERS
 from unmask.engine import Moment, Rules
 from unmask.entropy import bits
 from unmask.errors import InputError
@@ -26,7 +27,7 @@ from unmask.replay import walk
 from unmask.result import Particle as Particle
 from unmask.result import Result as Result
 from unmask.samplers.turn import Sampler
-from unmask.search import ASKS, CHOOSERS, Resampled, Search
+from unmask.search import Resampled, Search
 from unmask.state import State, Vocab
 from unmask.trace import Event
 

@@ -23,7 +23,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.read import Draw, Drawn, Raw
 from unmask.samplers.turn import Sampler, Turn
 from unmask.search import Resampled, Search, resample
-from unmask.state import State, Step, one_of
+from unmask.state import State, Step, tail
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
 
@@ -344,14 +344,6 @@ def _remember(before: State, after: State, counts: Tensor, rules: Rules) -> Stat
         entropy_sum=before.entropy_sum + torch.where(weight > 0, before.entropy * weight, 0.0),
         entropy_weight=before.entropy_weight + weight,
     )
-
-
-def tail(state: State) -> Tensor:  # [B, L] bool
-    """Positions after a decided EOS, up to the end of its hole."""
-    previous = torch.nn.functional.pad(state.writable, (1, 0))[:, :-1]
-    hole = (state.writable & ~previous).long().cumsum(1)  # 1, 2, … from the left
-    ends = torch.where(one_of(state.tokens, state.vocab.eos) & state.writable, hole, 0).cummax(1).values
-    return state.writable & (torch.nn.functional.pad(ends, (1, 0))[:, :-1] == hole)
 
 
 def _first(flags: Tensor) -> int:

@@ -8,10 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from unmask.choose import CHOOSERS
 from unmask.errors import InputError, unknown
 from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, read_settings, takers
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
-from unmask.search import CHOOSERS, POTENTIALS, SCHEMES, SEARCHES
+from unmask.search import POTENTIALS, SCHEMES, SEARCHES
 from unmask.shipped import RECIPES
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from unmask import __version__, lmargs
+from unmask.choose import ASKS
 from unmask.decode import Result, decode_batch
 from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.likelihood import Bound, Piece, Question, greedy, score, windows
@@ -26,7 +27,6 @@ from unmask.lmrows import Origin, Rows, origins
 from unmask.models import load
 from unmask.models.denoiser import Chats
 from unmask.models.wrap import Chunked, Guided
-from unmask.search import ASKS
 
 try:
     import lm_eval.models  # fills the harness's list of models, which it does itself only while the list is empty

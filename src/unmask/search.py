@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask import dice
+from unmask.choose import CHOOSERS
 from unmask.dice import Purpose
 from unmask.entropy import bits
 from unmask.errors import SettingError, unknown
@@ -234,59 +234,6 @@ def solve_strength(reward: Tensor, before: Tensor, taking: Tensor, target: float
         still = 1 / weights.square().sum(1) > goal
         low, high = torch.where(still, middle, low), torch.where(still, high, middle)
     return (low + high) / 2
-
-
-# --- choosing --------------------------------------------------------------------------------------------------------
-# Each takes the last state and, if its name is in ASKS, an answer for each row -> a particle of each prompt, [P] int64.
-
-
-def by_entropy(state: State, answers: list[Any]) -> Tensor:
-    """The lowest path entropy; the lowest slot on ties."""
-    return state.path_entropy.nan_to_num(torch.inf).view(-1, state.particles).argmin(1)
-
-
-def by_likelihood(state: State, answers: list[Any]) -> Tensor:
-    """The highest log-probability of the tokens written; the lowest slot on ties."""
-    return state.log_prob.view(-1, state.particles).argmax(1)
-
-
-def by_vote(state: State, answers: list[Any]) -> Tensor:
-    """The most frequent answer (None does not count); ties and its spokesman by the lowest path entropy."""
-    return _elected(state, answers, [1.0] * len(answers))
-
-
-def by_agreement(state: State, answers: list[Any]) -> Tensor:
-    """The answer with the most weight, where a particle weighs exp(-its state entropies); its spokesman as above."""
-    total = state.entropy_sum.view(-1, state.particles)
-    weights = (total.amin(1, keepdim=True) - total).exp()
-    return _elected(state, answers, weights.view(-1).tolist())
-
-
-def _elected(state: State, answers: list[Any], weights: list[float]) -> Tensor:
-    k = state.particles
-    entropy = state.path_entropy.nan_to_num(torch.inf).tolist()
-    chosen = []
-    for prompt in range(len(answers) // k):
-        rows = range(prompt * k, prompt * k + k)
-        votes: dict[Any, list[int]] = {}
-        for row in rows:
-            if answers[row] is not None:
-                votes.setdefault(answers[row], []).append(row)
-        groups = list(votes.values()) or [list(rows)]
-        winner = min(
-            groups, key=lambda group: (-sum(weights[row] for row in group), min(entropy[row] for row in group))
-        )
-        chosen.append(min(winner, key=lambda row: entropy[row]) - prompt * k)
-    return torch.tensor(chosen)
-
-
-CHOOSERS: dict[str, Callable[[State, list[Any]], Tensor]] = {
-    "entropy": by_entropy,
-    "likelihood": by_likelihood,
-    "vote": by_vote,
-    "agreement": by_agreement,
-}
-ASKS = ("vote", "agreement")  # choosers that compare answers
 
 
 # --- the registry ----------------------------------------------------------------------------------------------------

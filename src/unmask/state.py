@@ -116,6 +116,14 @@ def one_of(tokens: Tensor, ids: tuple[int, ...]) -> Tensor:  # bool
     return found
 
 
+def tail(state: State) -> Tensor:  # [B, L] bool
+    """Positions after a decided EOS, up to the end of its hole."""
+    previous = torch.nn.functional.pad(state.writable, (1, 0))[:, :-1]
+    hole = (state.writable & ~previous).long().cumsum(1)  # 1, 2, … from the left
+    ends = torch.where(one_of(state.tokens, state.vocab.eos) & state.writable, hole, 0).cummax(1).values
+    return state.writable & (torch.nn.functional.pad(ends, (1, 0))[:, :-1] == hole)
+
+
 def begin(
     tokens: Tensor,  # [P, L] int64
     writable: Tensor,  # [P, L] bool
