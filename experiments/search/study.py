@@ -21,11 +21,13 @@ import numpy as np
 
 import unmask
 from unmask import bench, puzzles, rows, show
+from unmask import recipe as recipes
 from unmask.decode import Result, decode_batch
 from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
 from unmask.origin import origin
 from unmask.recipe import Recipe
+from unmask.search import SEARCHES
 from unmask.stats import paired, wilson
 from unmask.tasks import TASKS
 
@@ -77,6 +79,13 @@ METHODS: dict[str, Any] = {
     "early-0.7": {**EVEN, "target": 0.7, "until": 0.5},
     "late-0.7": {**EVEN, "target": 0.7, "after": 0.5},
     "tempered": {**EVEN, "strength": 100.0, "temper": 2.0},
+    "half": lambda cell, k: {"search": "beam", "beams": k // 2, "candidates": 2, "every": max(1, cell.steps // 4)},
+    "half-twice": lambda cell, k: {
+        "search": "beam",
+        "beams": k // 2,
+        "candidates": 2,
+        "every": math.ceil(cell.steps / 3),
+    },
     "islands-0.7": lambda cell, k: {**EVEN, "target": 0.7, "islands": max(1, k // 4)},
 }
 
@@ -85,7 +94,8 @@ def settings(method: str, cell: Cell, k: int) -> Recipe:
     """How a method decodes a cell with K particles."""
     given = METHODS[method]
     given = given(cell, k) if callable(given) else given
-    return cell.recipe(**given, **({} if given["search"] == "vanilla" else {"particles": k}))
+    counted = "particles" in recipes.settings(SEARCHES[given["search"]])
+    return cell.recipe(**given, **({"particles": k} if counted else {}))
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -139,7 +149,14 @@ def line(cell: Cell, question: bench.Question, found: Result, grade: Callable[..
     answers = [kind.answer(particle.tokens) for particle in found.particles]
     verdict = {answer: bool(grade(answer, question.example)[1]) for answer in set(answers)}
     names = {answer: place for place, answer in enumerate(dict.fromkeys(answers))}
+    lone = len(found.particles) > 1 and not any(one.origin != slot for slot, one in enumerate(found.particles))
+    along = (
+        {"entropies": [[None if h is None else round(h, 4) for h in one.state_entropy] for one in found.particles]}
+        if lone
+        else {}
+    )
     return {
+        **along,
         "number": question.number,
         "evaluations": found.evaluations,
         "seconds": found.seconds / share,
