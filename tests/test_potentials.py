@@ -101,7 +101,7 @@ def test_a_copy_has_been_asked_what_its_ancestor_was() -> None:
 
 
 def test_likely_tokens_weigh_more() -> None:
-    state = state_of([1.0] * K, log_prob=torch.tensor([-1.0, -2.0, -3.0, -4.0]).double() * BIT)
+    state = state_of([1.0] * K, said=torch.tensor([[-1.0], [-2.0], [-3.0], [-4.0]]).double() * BIT)
     assert once(never(potential="likelihood"), state).log_weight.tolist() == pytest.approx([-1, -2, -3, -4])
 
 

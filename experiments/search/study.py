@@ -63,6 +63,13 @@ CELLS = {
         Cell("countdown", 5, sampler, 28),
     )
 }
+
+
+def beams(k: int) -> dict[str, Any]:
+    """The better half goes on, each twice."""
+    return {"search": "beam", "beams": k // 2, "candidates": 2}
+
+
 EVEN = {"search": "smc", "scheme": "systematic"}
 # Names -> settings of K particles; a function is given the cell and K. What is chosen at the end is tried on the rows.
 METHODS: dict[str, Any] = {
@@ -73,19 +80,20 @@ METHODS: dict[str, Any] = {
     **{f"ess-{share}": {**EVEN, "target": share} for share in (0.5, 0.7, 0.85)},
     "ess-0.7-often": lambda cell, k: {**EVEN, "target": 0.7, "every": max(1, cell.steps // 8)},
     "ess-0.7-twice": lambda cell, k: {**EVEN, "target": 0.7, "every": math.ceil(cell.steps / 3)},
-    **{f"{name}-0.7": {**EVEN, "potential": name, "target": 0.7} for name in ("change", "path", "likelihood", "both")},
+    **{
+        f"{name}-0.7": {**EVEN, "potential": name, "target": 0.7}
+        for name in ("change", "path", "likelihood", "ahead", "both")
+    },
     "path-1": {**EVEN, "potential": "path", "strength": 1.0},
     "below-0.5": {**EVEN, "potential": "path", "strength": 1.0, "below": 0.5},
     "early-0.7": {**EVEN, "target": 0.7, "until": 0.5},
     "late-0.7": {**EVEN, "target": 0.7, "after": 0.5},
     "tempered": {**EVEN, "strength": 100.0, "temper": 2.0},
-    "half": lambda cell, k: {"search": "beam", "beams": k // 2, "candidates": 2, "every": max(1, cell.steps // 4)},
-    "half-twice": lambda cell, k: {
-        "search": "beam",
-        "beams": k // 2,
-        "candidates": 2,
-        "every": math.ceil(cell.steps / 3),
-    },
+    "half": lambda cell, k: {**beams(k), "every": max(1, cell.steps // 4)},
+    "half-twice": lambda cell, k: {**beams(k), "every": math.ceil(cell.steps / 3)},
+    "apart-0.7": {**EVEN, "target": 0.7, "apart": 0.1},
+    "reopen-0.7": {**EVEN, "target": 0.7, "reopen": 0.2},
+    "reopen-half": {**EVEN, "target": 0.7, "reopen": 0.5},
     "islands-0.7": lambda cell, k: {**EVEN, "target": 0.7, "islands": max(1, k // 4)},
 }
 
@@ -149,12 +157,8 @@ def line(cell: Cell, question: bench.Question, found: Result, grade: Callable[..
     answers = [kind.answer(particle.tokens) for particle in found.particles]
     verdict = {answer: bool(grade(answer, question.example)[1]) for answer in set(answers)}
     names = {answer: place for place, answer in enumerate(dict.fromkeys(answers))}
-    lone = len(found.particles) > 1 and not any(one.origin != slot for slot, one in enumerate(found.particles))
-    along = (
-        {"entropies": [[None if h is None else round(h, 4) for h in one.state_entropy] for one in found.particles]}
-        if lone
-        else {}
-    )
+    lone = all(one.origin == slot for slot, one in enumerate(found.particles))  # no path is another's copy
+    along = {"entropies": [[h and round(h, 4) for h in one.state_entropy] for one in found.particles]} if lone else {}
     return {
         **along,
         "number": question.number,

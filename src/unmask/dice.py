@@ -27,6 +27,7 @@ class Purpose(enum.IntEnum):
     ORDER = 1  # which position comes first in a random order
     SELECT = 2  # the selection temperature's noise
     RESAMPLE = 3  # which particle survives
+    REOPEN = 5  # which positions a copy masks again
     NOISE = 4  # which positions of a known text are masked, and how many
 
 

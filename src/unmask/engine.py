@@ -22,7 +22,7 @@ from unmask.models.cache import is_cached
 from unmask.models.denoiser import Denoiser
 from unmask.read import Draw, Drawn, Raw
 from unmask.samplers.turn import Sampler, Turn
-from unmask.search import Resampled, Search, resample
+from unmask.search import Resampled, Search, reopen, resample
 from unmask.state import State, Step, tail
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
@@ -178,7 +178,8 @@ def advance(
     state, tally = _look(way, state, sight, want, first, tally)
     raw = _weigh(way, state, sight, want, first, faults)
     entropy = state_entropy(raw.entropy, counted)
-    state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
+    ahead = raw.top.double().where(counted, 0.0).sum(1)
+    state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy), ahead=ahead)
 
     resampled = None
     if due is not None:
@@ -189,6 +190,8 @@ def advance(
 
     turn, drawn = _turn(way, state, sight, step, faults)
     after = _act(way, turn, drawn, active, faults)
+    if resampled is not None and way.search.reopen:
+        after = reopen(way.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
     sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
     after = _remember(state, after, active & counted.any(1), rules)
     tally = replace(tally, steps=tally.steps + active)
@@ -306,13 +309,13 @@ def _turn(way: Way, state: State, sight: Sight, step: Step, faults: Faults) -> t
     return Turn(state, step, raw, draw, way.rules.late), kept
 
 
-def _said(turn: Turn, after: State, drawn: list[Drawn]) -> Tensor:  # [B] float64
-    """The log-probability of what the sampler wrote."""
+def _said(turn: Turn, after: State, drawn: list[Drawn]) -> Tensor:  # [B, L] float64
+    """The log-probability of what the sampler wrote, and of what was written before and stands."""
     written = (after.tokens != turn.state.tokens) & ~after.masked
     log = turn.raw.top.where(after.tokens == turn.raw.best, 0.0)
     for one in drawn:
         log = one.raw.where((one.token == after.tokens) & (one.raw < 0), log)
-    return log.double().where(written, 0.0).sum(1)
+    return log.double().where(written, turn.state.said).masked_fill(after.masked, 0.0)
 
 
 def _how(way: Way, state: State) -> Draw:
@@ -327,7 +330,7 @@ def _act(way: Way, turn: Turn, drawn: list[Drawn], active: Tensor, faults: Fault
     state = turn.state
     tokens = way.sampler.act(turn).where(state.writable & active[:, None], state.tokens)
     after = state.replace(tokens=tokens)
-    after = after.replace(log_prob=state.log_prob + _said(turn, after, drawn))
+    after = after.replace(said=_said(turn, after, drawn))
     if way.rules.fill_tail:
         after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
     if not way.sampler.scheduled:

@@ -64,6 +64,8 @@ HELP: dict[str, str] = {
     "until": "resample only up to this share of the open positions",
     "temper": "let the strength grow as this power of the share that is decided",
     "islands": "groups of particles that are resampled each by itself",
+    "apart": "resample only where particles differ in this share of what two of them have decided",
+    "reopen": "a copy masks this share of what it has decided again, the least likely tokens first",
     "choose": f"which particle is returned, by {_or(CHOOSERS)}",
     "beams": "paths that go on after each resampling",
     "candidates": "paths that each beam grows into",

@@ -78,6 +78,8 @@ class Recipe:
     until: float | None = None
     temper: float | None = None
     islands: int | None = None
+    apart: float | None = None
+    reopen: float | None = None
     choose: str | None = None
     beams: int | None = None
     candidates: int | None = None
@@ -107,16 +109,19 @@ class Recipe:
             raise SettingError(
                 f"fill_tail has no effect on sampler {self.sampler}, which may reopen an EOS", "leave it out"
             )
+        if self.fill_tail and self.reopen:
+            raise SettingError("fill_tail does not go with reopen, which may reopen an EOS", "leave one out")
         if self.cache_block is not None:
             self.check_cache()
         self.build_search()
 
     def check_cache(self) -> None:
         """Refuse a prefix cache where masks could come back into the part that is not computed."""
-        if self.build_sampler().revises:
+        if self.build_sampler().revises or self.reopen:
+            who = "reopen" if self.reopen else f"sampler {self.sampler}"
             raise SettingError(
-                f"a prefix cache does not go with sampler {self.sampler}, which may mask positions before the block",
-                "state entropy would leave them out; use another sampler, or leave cache_block out",
+                f"a prefix cache does not go with {who}, which may mask positions before the block",
+                "state entropy would leave them out; leave one of them out",
             )
 
     # --- what it stands for ---
@@ -234,7 +239,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("bound", "decay", "eta"), (0, math.inf, True)),
     "strength": (0, 1e100, True),  # beyond it weights overflow
     **dict.fromkeys(("factor", "cap"), (0, math.inf, False)),
-    **dict.fromkeys(("threshold", "draft", "after", "until"), (0, 1, True)),
+    **dict.fromkeys(("threshold", "draft", "after", "until", "apart", "reopen"), (0, 1, True)),
     "temper": (0, 100, True),
     **dict.fromkeys(("top_p", "target", "below"), (0, 1, False)),
     "eps": (0, 0.5, False),

@@ -122,16 +122,11 @@ def _signal(way: Way, state: State, step: Tensor, code: Tensor) -> Tensor:
 class Apart:
     """What a compiled step sees of a denoiser: plain values."""
 
-    def __init__(self, inner: Denoiser, look: Callable[..., Any]) -> None:
+    def __init__(self, inner: Denoiser) -> None:
         self.inner, self.name, self.head, self.cost, self.timed = inner, inner.name, inner.head, inner.cost, inner.timed
-        self.out_of_sight = look
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
-        return cast(tuple[Tensor, Any], self.out_of_sight(self.inner, state, rows))
-
-
-def _look(inner: Denoiser, state: State, rows: Tensor) -> tuple[Tensor, Any]:
-    return inner.look(state, rows)
+        return self.inner.look(state, rows)
 
 
 @lru_cache(maxsize=1)
@@ -142,14 +137,14 @@ def _compiled_next() -> Callable[[Way, Carry, bool], tuple[Carry, Moment]]:
     """
     disable: Callable[..., Any] = torch.compiler.disable
     apart = {name: disable(getattr(read, name)) for name in ("weigh", "draw")}
-    look = disable(_look)
+    hidden = type("Hidden", (Apart,), {"look": disable(Apart.look)})  # not even `inner` may be seen
     torch.compiler.assume_constant_result(dice.words)  # type: ignore[no-untyped-call]
     step = torch.compile(_next, dynamic=False)
 
     def run(way: Way, carry: Carry, resamples: bool) -> tuple[Carry, Moment]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`")  # they are pure
-            return step(replace(way, denoiser=cast(Denoiser, Apart(way.denoiser, look)), **apart), carry, resamples)
+            return step(replace(way, denoiser=cast(Denoiser, hidden(way.denoiser)), **apart), carry, resamples)
 
     return run
 

@@ -40,6 +40,8 @@ class Search:
     until: float = 1.0  # and no longer than up to this share
     temper: float = 0.0  # the strength grows as this power of the share that is decided
     islands: int = 1  # groups of particles that are resampled each by itself
+    apart: float = 0.0  # resample only where particles differ in this share of what two of them have decided
+    reopen: float = 0.0  # a copy masks this share of what it has decided again, the least likely tokens first
     choose: str = "entropy"
 
 
@@ -87,6 +89,11 @@ def likelihood(state: State, width: int) -> Tensor:
     return bits(state.log_prob)
 
 
+def ahead(state: State, width: int) -> Tensor:
+    """The same with one step of looking ahead: as if the likeliest tokens were written in all masks now."""
+    return bits(state.log_prob + state.ahead)
+
+
 def both(state: State, width: int) -> Tensor:
     """The path's entropies and the log-probability of its tokens, each for one position."""
     steps = (state.entropy_weight + 1).clamp(min=1)
@@ -100,6 +107,7 @@ POTENTIALS: dict[str, Potential] = {
     "change": Potential(plain, since=True),
     "path": Potential(path, since=True),
     "likelihood": Potential(likelihood, since=True),
+    "ahead": Potential(ahead, since=True),
     "both": Potential(both),
 }
 
@@ -162,7 +170,8 @@ def resample(search: Search, state: State, step: Step, live: Tensor, due: Tensor
     """
     k = state.particles // search.islands  # particles of a group; there are G = P * islands groups
     share = decided(state)
-    due = (due & (share >= search.after) & (share <= search.until)).repeat_interleave(search.islands)
+    due = due & (share >= search.after) & (share <= search.until)
+    due = (due & (differing(state) >= search.apart) if search.apart else due).repeat_interleave(search.islands)
     taking = live.view(-1, k) & due[:, None]
     taking = taking & (taking.sum(1, keepdim=True) > 1)
     potential = POTENTIALS[search.potential]
@@ -201,6 +210,31 @@ def decided(state: State) -> Tensor:  # [P] float64
     """The share of its open positions that a prompt's particles have decided, on average."""
     left = state.masked.sum(1).double() / state.open.clamp(min=1)
     return 1 - left.view(-1, state.particles).mean(1)
+
+
+def differing(state: State) -> Tensor:  # [P] float64
+    """Of the positions that a particle and its neighbour have both decided, the share with different tokens."""
+    tokens = state.tokens.view(-1, state.particles, state.tokens.shape[1])
+    written = (state.writable & ~state.masked).view_as(tokens)
+    shared = written & written.roll(1, 1)
+    other = shared & (tokens != tokens.roll(1, 1))
+    return other.sum((1, 2)) / shared.sum((1, 2)).clamp(min=1).double()
+
+
+def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Tensor) -> State:  # [B], [B] bool
+    """Copies in which there are `more` steps to come mask a share of what they have decided again.
+
+    Positions are drawn without replacement, each by the inverse of its token's probability when it was written.
+    """
+    copies = more & (ancestors != torch.arange(len(ancestors), device=ancestors.device))
+    written = state.writable & ~state.masked & copies[:, None]
+    order = state.gumbel(step, Purpose.REOPEN) - state.said
+    best = order.where(written, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    many = (search.reopen * written.sum(1)).long()
+    first = torch.arange(best.shape[1], device=best.device) < many[:, None]
+    again = torch.zeros_like(written).scatter(1, best, first) & written
+    tokens = state.tokens.masked_fill(again, state.vocab.mask)
+    return state.replace(tokens=tokens, said=state.said.masked_fill(again, 0.0))
 
 
 def _ancestors(search: Search, state: State, step: Step, taking: Tensor, weights: Tensor) -> Tensor:  # [G, K]
@@ -261,6 +295,8 @@ def smc(
     until: float = 1.0,
     temper: float = 0.0,
     islands: int = 1,
+    apart: float = 0.0,
+    reopen: float = 0.0,
     choose: str = "entropy",
 ) -> Search:
     """E-SMC: paths of low state entropy are copied over the others every few steps (Algorithm 1 as printed)."""
@@ -281,8 +317,23 @@ def smc(
         hint = f"give {f'{many} or ' if many else ''}{many + islands}"
         raise SettingError(f"{particles} particles do not make {islands} islands", hint)
     strength = 5.0 if strength is None else strength
-    window = {"after": after, "until": until, "temper": temper, "islands": islands, "choose": choose}
-    return Search(particles, True, every, strength, potential, scheme, target, below, **window)  # type: ignore[arg-type]
+    return Search(
+        particles,
+        True,
+        every,
+        strength,
+        potential,
+        scheme,
+        target,
+        below,
+        after=after,
+        until=until,
+        temper=temper,
+        islands=islands,
+        apart=apart,
+        reopen=reopen,
+        choose=choose,
+    )
 
 
 def _known(name: str, value: str, registry: Mapping[str, object]) -> str:

@@ -50,7 +50,8 @@ class State:
     entropy_weight: Tensor  # [B] float64: their weights
     entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
-    log_prob: Tensor  # [B] float64: of the tokens written so far, each in the model's own distribution, nats
+    ahead: Tensor  # [B] float64: log-probability of filling all masks at once with the likeliest tokens, nats
+    said: Tensor  # [B, L] float64: log-probability of a token when it was written, in the model's distribution, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
     vocab: Vocab
     particles: int
@@ -81,6 +82,11 @@ class State:
     def path_entropy(self) -> Tensor:  # [B] float64, nats
         """H_DE so far: the mean state entropy over the states that were inputs of a step and had masks."""
         return self.entropy_sum / self.entropy_weight
+
+    @property
+    def log_prob(self) -> Tensor:  # [B] float64, nats
+        """Of the tokens written so far that stand."""
+        return self.said.sum(1)
 
     def replace(self, **changes: Any) -> State:
         """A new State with these fields."""
@@ -155,7 +161,8 @@ def begin(
         entropy_weight=zero,
         entropy=zero + torch.nan,
         log_weight=zero,
-        log_prob=zero,
+        ahead=zero,
+        said=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         score=zero,
         vocab=vocab,
         particles=particles,
