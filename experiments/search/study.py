@@ -1,109 +1,41 @@
-"""Searches side by side: the same puzzles, seeds and evaluations for every method.
+"""Searches side by side: the same puzzles or texts, seeds and evaluations for every method.
 
     python experiments/search/study.py run runs/study --side study --device cuda --particles 8
+    python experiments/search/study.py judge runs/study --side study
     python experiments/search/study.py report runs/study --side study
 
-Rows hold every particle: its path entropy, its log-probability, its answer and whether that is right. So any choice
-at the end can be tried on them without decoding again. `--side study` has puzzles to choose a method by, `--side held`
-those that are reported. A run that was stopped goes on where it was.
+Rows hold every particle: its path entropy, its log-probability, its answer and whether that is right, or its text. So
+any choice at the end can be tried on them without decoding again; `judge` reads the texts that a choice takes.
+`--side study` has puzzles to choose a method by, `--side held` those that are reported. A run that was stopped goes on
+where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from choices import CHOICES, Line
+from methods import CELLS, METHODS, Cell, settings
 
 import unmask
 from unmask import bench, puzzles, rows, show
-from unmask import recipe as recipes
 from unmask.decode import Result, decode_batch
+from unmask.judge import load_judge, opinions
 from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
 from unmask.origin import origin
 from unmask.recipe import Recipe
-from unmask.search import SEARCHES
 from unmask.stats import paired, wilson
 from unmask.tasks import TASKS
+from unmask.tasks.text import diversity
 
 SEEDS = {"study": 4100, "held": 5100}  # of the puzzles: other ones than any experiment or training has
 TOGETHER = {"cpu": 32, "cuda": 8192}  # rows decoded at a time
-Line = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is decoded, and in which order."""
-
-    task: str
-    level: int  # clues, or numbers
-    sampler: str
-    steps: int  # of one path
-
-    @property
-    def name(self) -> str:
-        return f"{self.task}{self.level}-{self.sampler}"
-
-    def recipe(self, **more: Any) -> Recipe:
-        return Recipe.from_dict({"sampler": self.sampler, "temperature": 1.0, "steps": self.steps, **more})
-
-
-CELLS = {
-    cell.name: cell
-    for sampler in ("uniform", "confidence", "entropy")
-    for cell in (
-        Cell("sudoku", 28, sampler, 27),
-        Cell("sudoku", 24, sampler, 29),
-        Cell("countdown", 4, sampler, 21),
-        Cell("countdown", 5, sampler, 28),
-    )
-}
-
-
-def beams(k: int) -> dict[str, Any]:
-    """The better half goes on, each twice."""
-    return {"search": "beam", "beams": k // 2, "candidates": 2}
-
-
-EVEN = {"search": "smc", "scheme": "systematic"}
-# Names -> settings of K particles; a function is given the cell and K. What is chosen at the end is tried on the rows.
-METHODS: dict[str, Any] = {
-    "best-of-n": {"search": "best-of-n"},
-    "steps": lambda cell, k: {"search": "vanilla", "steps": cell.steps * k},
-    "printed": {"search": "smc"},
-    "self-rewarding": {"search": "smc", "potential": "likelihood", "strength": 1.0},
-    **{f"ess-{share}": {**EVEN, "target": share} for share in (0.5, 0.7, 0.85)},
-    "ess-0.7-often": lambda cell, k: {**EVEN, "target": 0.7, "every": max(1, cell.steps // 8)},
-    "ess-0.7-twice": lambda cell, k: {**EVEN, "target": 0.7, "every": math.ceil(cell.steps / 3)},
-    **{
-        f"{name}-0.7": {**EVEN, "potential": name, "target": 0.7}
-        for name in ("change", "path", "likelihood", "ahead", "both")
-    },
-    "path-1": {**EVEN, "potential": "path", "strength": 1.0},
-    "below-0.5": {**EVEN, "potential": "path", "strength": 1.0, "below": 0.5},
-    "early-0.7": {**EVEN, "target": 0.7, "until": 0.5},
-    "late-0.7": {**EVEN, "target": 0.7, "after": 0.5},
-    "tempered": {**EVEN, "strength": 100.0, "temper": 2.0},
-    "half": lambda cell, k: {**beams(k), "every": max(1, cell.steps // 4)},
-    "half-twice": lambda cell, k: {**beams(k), "every": math.ceil(cell.steps / 3)},
-    "apart-0.7": {**EVEN, "target": 0.7, "apart": 0.1},
-    "reopen-0.7": {**EVEN, "target": 0.7, "reopen": 0.2},
-    "reopen-half": {**EVEN, "target": 0.7, "reopen": 0.5},
-    "islands-0.7": lambda cell, k: {**EVEN, "target": 0.7, "islands": max(1, k // 4)},
-}
-
-
-def settings(method: str, cell: Cell, k: int) -> Recipe:
-    """How a method decodes a cell with K particles."""
-    given = METHODS[method]
-    given = given(cell, k) if callable(given) else given
-    counted = "particles" in recipes.settings(SEARCHES[given["search"]])
-    return cell.recipe(**given, **({"particles": k} if counted else {}))
+JUDGED = ("entropy", "likelihood", "certainty")  # choices whose texts are read; those by answers are the same
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -125,43 +57,78 @@ def run(args: argparse.Namespace) -> None:
         model = unmask.load(task, args.device, args.dtype)
         model = compiled(model) if args.compile else model
         for cell in (CELLS[name] for name in args.cells if CELLS[name].task == task):
-            asked = questions(args.out, cell, args.side, args.n)
             for k in args.particles:
                 for method in args.methods:
-                    recipe = settings(method, cell, k)
-                    path = args.out / f"{args.side}-{cell.name}-{k}-{method}.jsonl"
+                    recipe, n = settings(method, cell, k), args.texts if task == "text" else args.n
                     about = {"task": task, "model": task, "weights": fingerprint(task), "recipe": recipe.to_dict()}
-                    about |= {"dtype": args.dtype, "n": args.n, "side": args.side, "method": method, "k": k}
-                    with rows.opened(str(path), {**about, **origin(model.device)}) as kept:
-                        decode_missing(model, cell, recipe, asked, kept)
+                    about |= {"dtype": args.dtype, "n": n, "side": args.side, "method": method, "k": k}
+                    with rows.opened(str(place(args, cell.name, k, method)), {**about, **origin(model.device)}) as kept:
+                        decode = texts(model, args) if task == "text" else puzzled(model, cell, args)
+                        decode_missing(model, recipe, n, kept, decode)
 
 
-def decode_missing(
-    model: Denoiser, cell: Cell, recipe: Recipe, asked: Sequence[bench.Question], kept: rows.Rows
-) -> None:
+def place(args: argparse.Namespace, cell: str, k: int, method: str, kind: str = "jsonl") -> Path:
+    return Path(args.out / f"{args.side}-{cell}-{k}-{method}.{kind}")
+
+
+Decode = Callable[[Recipe, list[int]], Iterator[Line]]
+
+
+def decode_missing(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, decode: Decode) -> None:
     """The rows that a file lacks."""
     done = {line["number"] for line in kept.kept}
-    todo = [one for one in asked if one.number not in done]
+    todo = [number for number in range(n) if number not in done]
     size = max(1, TOGETHER.get(model.device.type, 32) // recipe.build_search().particles)
-    grade = bench.grader(TASKS[cell.task])
     for begin in range(0, len(todo), size):
-        part = todo[begin : begin + size]
-        canvases = [list(one.ask) for one in part]
-        found = decode_batch(model, canvases=canvases, recipe=recipe, seeds=[one.number for one in part])
-        kept.add(line(cell, one, result, grade, len(part)) for one, result in zip(part, found, strict=True))
+        kept.add(decode(recipe, todo[begin : begin + size]))
 
 
-def line(cell: Cell, question: bench.Question, found: Result, grade: Callable[..., Any], share: int) -> Line:
-    """One puzzle: what every particle came to."""
-    kind = bench.puzzle_of(TASKS[cell.task])
-    answers = [kind.answer(particle.tokens) for particle in found.particles]
-    verdict = {answer: bool(grade(answer, question.example)[1]) for answer in set(answers)}
+def puzzled(model: Denoiser, cell: Cell, args: argparse.Namespace) -> Decode:
+    """Puzzles by their numbers -> rows."""
+    task = TASKS[cell.task]
+    asked = {one.number: one for one in questions(args.out, cell, args.side, args.n)}
+    kind, grade = bench.puzzle_of(task), bench.grader(task)
+
+    def decode(recipe: Recipe, numbers: list[int]) -> Iterator[Line]:
+        canvases = [list(asked[number].ask) for number in numbers]
+        for number, found in zip(
+            numbers, decode_batch(model, canvases=canvases, recipe=recipe, seeds=numbers), strict=True
+        ):
+            answers = [kind.answer(particle.tokens) for particle in found.particles]
+            verdict = {answer: bool(grade(answer, asked[number].example)[1]) for answer in set(answers)}
+            yield line(found, number, list(asked[number].ask).count(model.vocab.mask), len(numbers), answers) | {
+                "right": [verdict[answer] for answer in answers]
+            }
+
+    return decode
+
+
+def texts(model: Denoiser, args: argparse.Namespace) -> Decode:
+    """Seeds -> rows with the texts that came of nothing."""
+
+    def decode(recipe: Recipe, numbers: list[int]) -> Iterator[Line]:
+        seeds = [1000 * SEEDS[args.side] + number for number in numbers]
+        for number, found in zip(
+            numbers, decode_batch(model, [""] * len(seeds), recipe=recipe, seeds=seeds), strict=True
+        ):
+            said = [particle.text for particle in found.particles]
+            yield line(found, number, recipe.length or 0, len(numbers), said) | {
+                "text": said,
+                "diversity": [round(diversity(particle.tokens), 6) for particle in found.particles],
+            }
+
+    return decode
+
+
+def line(found: Result, number: int, holes: int, share: int, answers: Sequence[Any]) -> Line:
+    """What every particle came to; equal answers have equal numbers."""
     names = {answer: place for place, answer in enumerate(dict.fromkeys(answers))}
     lone = all(one.origin == slot for slot, one in enumerate(found.particles))  # no path is another's copy
     along = {"entropies": [[h and round(h, 4) for h in one.state_entropy] for one in found.particles]} if lone else {}
     return {
         **along,
-        "number": question.number,
+        "number": number,
+        "open": holes,
         "evaluations": found.evaluations,
         "seconds": found.seconds / share,
         "steps": found.steps,
@@ -169,41 +136,35 @@ def line(cell: Cell, question: bench.Question, found: Result, grade: Callable[..
         "entropy": [round(particle.path_entropy, 7) for particle in found.particles],
         "log_prob": [round(particle.log_prob, 5) for particle in found.particles],
         "answer": [names[answer] for answer in answers],
-        "right": [verdict[answer] for answer in answers],
     }
 
 
-# --- choices, tried on rows ------------------------------------------------------------------------------------------
+# --- the judge -------------------------------------------------------------------------------------------------------
 
 
-def weighed(row: Line, scale: float) -> int:
-    """The answer with the most weight, exp(-scale · summed entropies in nats); its spokesman has the lowest entropy."""
-    total = np.array(row["entropy"]) * row["steps"] * math.log(2) * scale
-    share = np.exp(total.min() - total)
-    votes: dict[int, float] = {}
-    for answer, weight in zip(row["answer"], share, strict=True):
-        votes[answer] = votes.get(answer, 0.0) + weight
-    best = max(votes.values())
-    able = [place for place, answer in enumerate(row["answer"]) if votes[answer] >= best * (1 - 1e-9)]
-    return min(able, key=lambda place: row["entropy"][place])
+def judge(args: argparse.Namespace) -> None:
+    """Read the texts that the choices take: ln PPL of each, kept beside the rows."""
+    reader = load_judge(args.judge, args.device, args.dtype) if args.judge else load_judge(device=args.device)
+    for name in (name for name in args.cells if CELLS[name].task == "text"):
+        for k in args.particles:
+            for method in (one for one in args.methods if place(args, name, k, one).exists()):
+                kept = in_order(place(args, name, k, method))
+                about = {"judge": reader.name, "n": args.texts * k, "side": args.side, "method": method, "k": k}
+                path = str(place(args, name, k, method, "judged.jsonl"))
+                with rows.opened(path, {**about, **origin(reader.device)}) as read:
+                    done = {(one["number"], one["place"]) for one in read.kept}
+                    taken = {(row["number"], CHOICES[choice](row)) for row in kept for choice in JUDGED}
+                    todo = sorted(taken - done)
+                    said = {(row["number"], at): text for row in kept for at, text in enumerate(row["text"])}
+                    left = iter(todo)
+                    for some in opinions(reader, [said[one] for one in todo]):
+                        read.add(
+                            {"number": number, "place": at, "ln_ppl": one.ln_ppl}
+                            for one, (number, at) in zip(some, left)  # noqa: B905
+                        )
 
 
-def both(row: Line) -> int:
-    """The lowest sum of ranks by entropy and by log-probability."""
-    entropy, likely = np.array(row["entropy"]), -np.array(row["log_prob"])
-    ranks = entropy.argsort(kind="stable").argsort() + likely.argsort(kind="stable").argsort()
-    return int(min(range(len(ranks)), key=lambda place: (ranks[place], entropy[place])))
-
-
-CHOICES: dict[str, Callable[[Line], int]] = {
-    "entropy": lambda row: int(np.argmin(row["entropy"])),
-    "likelihood": lambda row: int(np.argmax(row["log_prob"])),
-    "vote": lambda row: weighed(row, 0.0),
-    "agreement": lambda row: weighed(row, 1.0),
-    "agreement/4": lambda row: weighed(row, 0.25),
-    "agreement×4": lambda row: weighed(row, 4.0),
-    "both": both,
-}
+# --- the report ------------------------------------------------------------------------------------------------------
 
 
 def right(kept: Sequence[Line], choice: str) -> list[bool]:
@@ -217,19 +178,55 @@ def report(args: argparse.Namespace) -> None:
     """A table for each cell and K: every method with every choice, against E-BoN."""
     for name in args.cells:
         for k in args.particles:
-            paths = {method: args.out / f"{args.side}-{name}-{k}-{method}.jsonl" for method in args.methods}
+            paths = {method: place(args, name, k, method) for method in args.methods}
             found = {method: in_order(path) for method, path in paths.items() if path.exists()}
-            if "best-of-n" not in found:
-                continue
-            base, most = (right(found["best-of-n"], choice) for choice in ("entropy", "oracle"))
-            said = (
-                f"E-BoN {100 * sum(base) / len(base):.1f}, its oracle {100 * sum(most) / len(most):.1f}, n={len(base)}"
-            )
-            print(f"\n{args.side} {name} K={k}: {said}")
-            for method, kept in found.items():
-                cost = sum(row["evaluations"] for row in kept) / sum(row["evaluations"] for row in found["best-of-n"])
-                for choice in CHOICES if len(kept[0]["entropy"]) > 1 else ("entropy",):
-                    print(f"  {method:16} {choice:12} {against(right(kept, choice), base)}  evaluations x{cost:.2f}")
+            whole = {method: kept for method, kept in found.items() if len(kept) == len(found.get("best-of-n", ()))}
+            if "best-of-n" in whole:
+                (told_texts if CELLS[name].task == "text" else told_puzzles)(args, name, k, whole)
+
+
+def told_puzzles(args: argparse.Namespace, name: str, k: int, found: dict[str, list[Line]]) -> None:
+    base, most = (right(found["best-of-n"], choice) for choice in ("entropy", "oracle"))
+    said = f"E-BoN {100 * sum(base) / len(base):.1f}, its oracle {100 * sum(most) / len(most):.1f}, n={len(base)}"
+    print(f"\n{args.side} {name} K={k}: {said}")
+    for method, kept in found.items():
+        for choice in CHOICES if len(kept[0]["entropy"]) > 1 else ("entropy",):
+            said = against(right(kept, choice), base)
+            print(f"  {method:16} {choice:12} {said}  evaluations x{cost(kept, found['best-of-n']):.2f}")
+
+
+def told_texts(args: argparse.Namespace, name: str, k: int, found: dict[str, list[Line]]) -> None:
+    first = judged(args, name, k, "best-of-n", found["best-of-n"], "entropy")
+    said = f"ln PPL {first[0].mean():.3f}, diversity {first[1].mean():.3f}, n={len(first[0])}"
+    print(f"\n{args.side} {name} K={k}: E-BoN {said}")
+    for method, kept in found.items():
+        for choice in JUDGED:
+            mine = judged(args, name, k, method, kept, choice)
+            less, alike = (spread(a - b) for a, b in zip(mine, first, strict=True))
+            said = f"ln PPL {mine[0].mean():.3f} {less}  diversity {mine[1].mean():.3f} {alike}"
+            print(f"  {method:16} {choice:12} {said}  evaluations x{cost(kept, found['best-of-n']):.2f}")
+
+
+def judged(args: argparse.Namespace, name: str, k: int, method: str, kept: list[Line], choice: str) -> Any:
+    """ln PPL and diversity of the texts that a choice takes."""
+    path = place(args, name, k, method, "judged.jsonl")
+    read = {(one["number"], one["place"]): one["ln_ppl"] for one in (rows.read(path).kept if path.exists() else [])}
+    taken = [CHOICES[choice](row) for row in kept]
+    return (
+        np.array([read.get((row["number"], at), np.nan) for row, at in zip(kept, taken, strict=True)]),
+        np.array([row["diversity"][at] for row, at in zip(kept, taken, strict=True)]),
+    )
+
+
+def spread(differences: Any) -> str:
+    """A mean with the 95 % interval of a bootstrap."""
+    drawn = np.random.default_rng(0).integers(0, len(differences), (10_000, len(differences)))
+    low, high = np.quantile(differences[drawn].mean(1), [0.025, 0.975])
+    return f"{differences.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+
+
+def cost(mine: Sequence[Line], base: Sequence[Line]) -> float:
+    return sum(row["evaluations"] for row in mine) / sum(row["evaluations"] for row in base)
 
 
 def in_order(path: Path) -> list[Line]:
@@ -246,19 +243,21 @@ def against(mine: Sequence[bool], base: Sequence[bool]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "report"))
+    parser.add_argument("what", choices=("run", "judge", "report"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--side", choices=tuple(SEEDS), default="study")
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS), metavar="CELL")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS), metavar="METHOD")
     parser.add_argument("--particles", nargs="+", type=int, default=[8])
     parser.add_argument("-n", type=int, default=1000)
+    parser.add_argument("--texts", type=int, default=256, help="how many texts, where there are no puzzles")
+    parser.add_argument("--judge", help="another judge of texts than the default one")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     with show.progress():
-        {"run": run, "report": report}[args.what](args)
+        {"run": run, "judge": judge, "report": report}[args.what](args)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from unmask.entropy import bits
 from unmask.errors import SettingError, unknown
 from unmask.state import State, Step
 
+NOTHING = 1e-6  # nats: a state entropy below it is as good as none
+
 
 @dataclass(frozen=True)
 class Search:
@@ -79,6 +81,11 @@ def plain(state: State, width: int) -> Tensor:
     return -bits(state.entropy)
 
 
+def relative(state: State, width: int) -> Tensor:
+    """How many times lower: G = h^-λ. Where all are alike, in whatever units, nothing is favoured."""
+    return -state.entropy.clamp(min=NOTHING).log()
+
+
 def path(state: State, width: int) -> Tensor:
     """All state entropies of the path so far, in bits: what path entropy is the mean of."""
     return -bits(state.entropy_sum + state.entropy)
@@ -104,6 +111,7 @@ def both(state: State, width: int) -> Tensor:
 POTENTIALS: dict[str, Potential] = {
     "gibbs": Potential(gibbs),
     "plain": Potential(plain),
+    "relative": Potential(relative),
     "change": Potential(plain, since=True),
     "path": Potential(path, since=True),
     "likelihood": Potential(likelihood, since=True),

@@ -1,0 +1,86 @@
+"""What the study decodes, and how: cells × methods -> recipes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from unmask import recipe as recipes
+from unmask.recipe import Recipe
+from unmask.search import SEARCHES
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is decoded, and in which order."""
+
+    task: str
+    level: int  # clues, numbers, or positions
+    sampler: str
+    steps: int  # of one path
+
+    @property
+    def name(self) -> str:
+        return f"{self.task}{self.level}-{self.sampler}"
+
+    def recipe(self, **more: Any) -> Recipe:
+        text = {"length": self.level, "ban": "eos"} if self.task == "text" else {}
+        return Recipe.from_dict({"sampler": self.sampler, "temperature": 1.0, "steps": self.steps, **text, **more})
+
+
+CELLS = {
+    cell.name: cell
+    for sampler in ("uniform", "confidence", "entropy")
+    for cell in (
+        Cell("sudoku", 28, sampler, 27),  # two positions a step
+        Cell("sudoku", 24, sampler, 29),
+        Cell("countdown", 4, sampler, 21),
+        Cell("countdown", 5, sampler, 28),
+        *([Cell("text", 256, sampler, 64)] if sampler == "uniform" else []),
+    )
+}
+
+
+def beams(k: int) -> dict[str, Any]:
+    """The better half goes on, each twice."""
+    return {"search": "beam", "beams": k // 2, "candidates": 2}
+
+
+EVEN = {"search": "smc", "scheme": "systematic"}
+# Names -> settings of K particles; a function is given the cell and K. What is chosen at the end is tried on the rows.
+METHODS: dict[str, Any] = {
+    "best-of-n": {"search": "best-of-n"},
+    "steps": lambda cell, k: {"search": "vanilla", "steps": cell.steps * k},
+    "printed": {"search": "smc"},
+    "self-rewarding": {"search": "smc", "potential": "likelihood", "strength": 1.0},
+    **{f"ess-{share}": {**EVEN, "target": share} for share in (0.5, 0.7, 0.85)},
+    "ess-0.7-often": lambda cell, k: {**EVEN, "target": 0.7, "every": max(1, cell.steps // 8)},
+    "ess-0.7-twice": lambda cell, k: {**EVEN, "target": 0.7, "every": math.ceil(cell.steps / 3)},
+    **{
+        f"{name}-0.7": {**EVEN, "potential": name, "target": 0.7}
+        for name in ("change", "path", "likelihood", "ahead", "both", "relative")
+    },
+    "path-1": {**EVEN, "potential": "path", "strength": 1.0},
+    "below-0.5": {**EVEN, "potential": "path", "strength": 1.0, "below": 0.5},
+    "relative-1": {**EVEN, "potential": "relative", "strength": 1.0, "below": 0.7},
+    "relative-1-often": lambda cell, k: {**METHODS["relative-1"], "every": max(1, cell.steps // 8)},
+    "relative-2": {**EVEN, "potential": "relative", "strength": 2.0, "below": 0.7},
+    "early-0.7": {**EVEN, "target": 0.7, "until": 0.5},
+    "late-0.7": {**EVEN, "target": 0.7, "after": 0.5},
+    "tempered": {**EVEN, "strength": 100.0, "temper": 2.0},
+    "half": lambda cell, k: {**beams(k), "every": max(1, cell.steps // 4)},
+    "half-twice": lambda cell, k: {**beams(k), "every": math.ceil(cell.steps / 3)},
+    "apart-0.7": {**EVEN, "target": 0.7, "apart": 0.1},
+    "reopen-0.7": {**EVEN, "target": 0.7, "reopen": 0.2},
+    "reopen-half": {**EVEN, "target": 0.7, "reopen": 0.5},
+    "islands-0.7": lambda cell, k: {**EVEN, "target": 0.7, "islands": max(1, k // 4)},
+}
+
+
+def settings(method: str, cell: Cell, k: int) -> Recipe:
+    """How a method decodes a cell with K particles."""
+    given = METHODS[method]
+    given = given(cell, k) if callable(given) else given
+    counted = "particles" in recipes.settings(SEARCHES[given["search"]])
+    return cell.recipe(**given, **({"particles": k} if counted else {}))
