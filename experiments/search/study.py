@@ -152,14 +152,14 @@ def judge(args: argparse.Namespace) -> None:
                 about = {"judge": reader.name, "n": args.texts * k, "side": args.side, "method": method, "k": k}
                 path = str(place(args, name, k, method, "judged.jsonl"))
                 with rows.opened(path, {**about, **origin(reader.device)}) as read:
-                    done = {(one["number"], one["place"]) for one in read.kept}
+                    done = {divmod(one["number"], k) for one in read.kept}
                     taken = {(row["number"], CHOICES[choice](row)) for row in kept for choice in JUDGED}
                     todo = sorted(taken - done)
                     said = {(row["number"], at): text for row in kept for at, text in enumerate(row["text"])}
                     left = iter(todo)
                     for some in opinions(reader, [said[one] for one in todo]):
                         read.add(
-                            {"number": number, "place": at, "ln_ppl": one.ln_ppl}
+                            {"number": number * k + at, "ln_ppl": one.ln_ppl}
                             for one, (number, at) in zip(some, left)  # noqa: B905
                         )
 
@@ -210,7 +210,7 @@ def told_texts(args: argparse.Namespace, name: str, k: int, found: dict[str, lis
 def judged(args: argparse.Namespace, name: str, k: int, method: str, kept: list[Line], choice: str) -> Any:
     """ln PPL and diversity of the texts that a choice takes."""
     path = place(args, name, k, method, "judged.jsonl")
-    read = {(one["number"], one["place"]): one["ln_ppl"] for one in (rows.read(path).kept if path.exists() else [])}
+    read = {divmod(one["number"], k): one["ln_ppl"] for one in (rows.read(path).kept if path.exists() else [])}
     taken = [CHOICES[choice](row) for row in kept]
     return (
         np.array([read.get((row["number"], at), np.nan) for row, at in zip(kept, taken, strict=True)]),
