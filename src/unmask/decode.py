@@ -113,7 +113,7 @@ def decode_batch(
             for place, winner in enumerate(chosen.tolist())
         ]
         if tell:
-            tell(_end_event(results))
+            tell(_end_event(results, search.choose))
     return results
 
 
@@ -283,12 +283,14 @@ def _start_event(denoiser: Denoiser, rows: Sequence[Canvas], recipe: Recipe, see
     }
 
 
-def _end_event(results: Sequence[Result]) -> Event:
+def _end_event(results: Sequence[Result], choose: str) -> Event:
     everyone = [particle for result in results for particle in result.particles]
     return {
         "event": "end",
+        "choose": choose,
         "chosen": [result.chosen for result in results],
         "path_entropy": [particle.path_entropy for particle in everyone],
+        "log_prob": traces.numbers(torch.tensor([particle.log_prob for particle in everyone], dtype=torch.float64)),
         "texts": [particle.text for particle in everyone],
         "steps": [particle.steps for particle in everyone],
         "calls": [result.calls for result in results],

@@ -107,6 +107,8 @@ def test_text_is_watched_while_it_is_decoded(live: Open) -> None:
     result = decode(load("text"), "The city of Vienna", recipe=recipe)
     assert first(page, ".outcome .answer").text_content() == f"The city of Vienna{result.text}"
     assert figure(page, "path entropy") == f"{result.path_entropy:.3f} bits"
+    assert figure(page, "log-probability") == f"{result.best.log_prob:.3f} nats"
+    assert figure(page, "chosen by") == "path entropy"
     assert figure(page, "evaluations") == "64" and figure(page, "steps") == "16"
     assert re.fullmatch(r"\d+\.\d\d", figure(page, "seconds"))
     states = page.evaluate("() => unmask.columns[0].view.trace.steps")

@@ -241,7 +241,8 @@ class View {
     const h = this.step < trace.steps ? trace.entropyAt(this.step, scene.slot) : NaN;
     parts.count.textContent = `step ${this.step} of ${trace.steps}`;
     parts.now.textContent = Number.isNaN(h) ? "" : `h ${short(h)} bits`;
-    const best = scene.row === trace.chosen(prompt) ? ", chosen" : "";
+    const by = trace.chosenBy();
+    const best = scene.row === trace.chosen(prompt) ? `, chosen${by && ` by ${by}`}` : "";
     parts.caption.textContent = `Path of particle ${particle}${best}`;
     parts.legend.style.background = gradient(this.colouring);
     const byStep = this.colouring === "step";
