@@ -345,6 +345,7 @@ def test_examples_of_the_help_work(command, here, capsys):
         ("generate --sampler eb --steps 3", "steps has no effect on sampler eb"),
         ("generate --sampler uniform --select-temperature 1", "select-temperature has no effect on sampler uniform"),
         ("generate once upon", "unexpected 'upon': put quotes around"),
+        ("puzzles sudoku --answers good.txt", "unexpected 'good.txt': see `unmask puzzles --help`"),
         ("generate hello --model table", "'h' is no character of this model: it knows 'aenrst'"),
         ("generate --length 0", "length is 0: it must be at least 1"),
         ("generate --length x", "length=x is no int"),
@@ -411,6 +412,44 @@ def test_failures_are_one_line(fails, here, line, expected):
     Path("wide.json").write_text('{"num_token": 2, "p_baseline_dict": {"0": 1, "6": 1}}')
     assert expected in fails(*shlex.split(line))
     assert not Path("t.json").exists()
+
+
+BOARD = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            f"{BOARD} {BOARD}",
+            "solve takes one puzzle, and these are 2: put one on each line of a file, and `unmask eval su",
+        ),
+        (
+            "15,44,79,50 --seed 3 3,7,25,50,96",
+            "these are 2: put one on each line of a file, and `unmask eval countdown ",
+        ),
+        ("two.txt two.txt", "solve takes one puzzle, and these are 2"),
+        ("15, 44, 79, 50", "'15, 44, 79, 50' has blanks: write 15,44,79,50"),
+        (" ".join(BOARD[at : at + 9] for at in range(0, 81, 9)), "has blanks: put quotes around it"),
+        ("hello world", "'hello' is no file and no puzzle: give a Sudoku of 81 characters"),
+        ("two.txt", "'two.txt' holds 2 puzzles: `unmask eval sudoku --data two.txt` decodes them all"),
+        (
+            "'my own.csv'",
+            "'my own.csv' holds 2 puzzles with solutions: `unmask eval sudoku --data 'my own.csv'` decodes",
+        ),
+        ("some.txt", "'some.txt' holds 2 puzzles with solutions: `unmask eval sudoku --data some.txt` decodes"),
+        ("one.txt", "'one.txt' holds a puzzle with its solution: `unmask eval sudoku --data one.txt` decodes it"),
+        (f"'{chr(10).join([BOARD] * 4)}'", "holds 4 puzzles: `unmask eval sudoku --data FILE` decodes them all"),
+        ("two.txt --answers one.txt", "unknown option '--answers': see `unmask solve --help`"),
+    ],
+)
+def test_more_than_one_puzzle_to_solve(fails, here, line, expected):
+    Path("two.txt").write_text(f"{BOARD}\n{BOARD}\n")
+    Path("one.txt").write_text(f"{BOARD} {SOLUTION}\n")
+    Path("some.txt").write_text(f"{BOARD} {SOLUTION}\n{BOARD}\n")
+    Path("my own.csv").write_text(f"{BOARD},{SOLUTION}\n{BOARD},{SOLUTION}\n")
+    assert expected in fails("solve", *shlex.split(line))
 
 
 def test_names_in_quotes_and_paths_stay_as_they_are(fails, here):

@@ -119,10 +119,16 @@ def _sweep(text: str) -> Sweep:
     name, _, listed = text.partition("=")
     if name not in SWEPT:
         raise unknown("sweep", name, SWEPT)
-    parts = listed.split(",")
-    if not all(part.strip().isdecimal() and 0 < int(part) < 2**31 for part in parts) or len(set(parts)) < 2:
-        raise InputError(f"--sweep {text!r} has no list of values", f"write it like {name}=8,16,32")
-    return name, sorted({int(part) for part in parts})
+    parts = listed.split(",") if listed else []
+    like = f"write it like --sweep {name}=8,16,32"
+    for part in parts:
+        if not (part.strip().isdecimal() and 0 < int(part) < 2**31):
+            raise InputError(f"--sweep {text!r} has the value {part!r}", f"give whole numbers from 1; {like}")
+    values = sorted({int(part) for part in parts})
+    if len(values) < 2:
+        only = f"only the value {values[0]}" if values else "no values"
+        raise InputError(f"--sweep {text!r} has {only}", f"give at least two; {like}")
+    return name, values
 
 
 def _growth(name: str, rows: list[Figures]) -> float:
