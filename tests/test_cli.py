@@ -452,6 +452,30 @@ def test_more_than_one_puzzle_to_solve(fails, here, line, expected):
     assert expected in fails("solve", *shlex.split(line))
 
 
+@pytest.mark.parametrize(
+    ("settings", "line", "expected"),
+    [
+        (
+            "particles = 4",
+            "--search vanilla",
+            "particles of the recipe 'own.toml' has no effect on sampler uniform with",
+        ),
+        ("num_particles = 4", "--search vanilla", "particles of the recipe 'own.toml' has no effect"),
+        ("particles = 4", "--search vanilla --particles 3", "error: particles has no effect on sampler uniform with"),
+        ("particles = 4", "--search vanilla --num-particles 3", "error: particles has no effect"),
+        ("particles = 4", "--steps 0", "error: steps is 0: it must be at least 1"),
+        ("particles = 0", "", "particles of the recipe 'own.toml' is 0: it must be at least 1"),
+        ("top_k = 4\ntemperature = 0", "", "top-k and top-p have no effect on sampler uniform at temperature 0"),
+        ('scheme = "warp"', "", "unknown scheme 'warp' in the recipe 'own.toml': choose from"),
+        ("partcles = 4", "", "unknown setting 'partcles' in the recipe 'own.toml': did you mean 'particles'?"),
+        ("particles = 4", "--scheme warp", "error: unknown scheme 'warp': choose from"),
+    ],
+)
+def test_a_setting_of_a_recipe_file_is_blamed_on_it(fails, here, settings, line, expected):
+    Path("own.toml").write_text(f'sampler = "uniform"\nsearch = "smc"\n{settings}\n')
+    assert expected in fails("generate", "--recipe", "own.toml", *shlex.split(line))
+
+
 def test_names_in_quotes_and_paths_stay_as_they_are(fails, here):
     Path("block_length.toml").write_text("blok_length = 2\n")
     assert "did you mean 'block_length'?" in fails("generate", "--recipe", "block_length.toml")
