@@ -315,7 +315,7 @@ def test_votes_are_cast_with_answers(llada, here, capsys):
     seen = []
     results = decode_batch(load("table"), ["s", "t"], recipe=recipe, answer=[lambda text: seen.append(text), len])
     assert seen == [particle.text for particle in results[0].particles]  # each is asked about its own texts
-    with pytest.raises(InputError, match="1 functions for 2 prompts"):
+    with pytest.raises(InputError, match="1 function for 2 prompts"):
         decode_batch(load("table"), ["s", "t"], recipe=recipe, answer=[len])
 
 

@@ -313,6 +313,30 @@ def test_examples_of_the_help_work(command, here, capsys):
         assert main(shlex.split(example)[1:]) == 0, capsys.readouterr().err
 
 
+def test_one_is_not_several(run, here):
+    """What is counted stands in the singular where it is 1."""
+    Path("one.txt").write_text(f"{BOARD}\n")
+    Path("good.txt").write_text("s\n")
+    Path("texts.txt").write_text("senate\ntester\n")
+    said = [
+        run("generate", "senat", *TABLE[1:], "--length", "1", "--trace", "t.jsonl"),
+        run("report", "t.jsonl"),
+        run(*"eval sudoku --data one.txt --steps 1 --rows a.jsonl".split()),
+        run(*"eval sudoku --data one.txt --steps 1 --seed 1 --rows b.jsonl".split()),
+        run(*"compare a.jsonl b.jsonl".split()),
+        run(*"score s --model table --draws 1 --steps 1".split()),
+        run(*"frequencies good.txt --model table -o t.json".split()),
+        run(*"theory texts.txt --model table --steps 1 -o theory".split()),
+        run(*"bench speed --size tiny --steps 3 --particles 1 --repeat 1 --no-compile".split()),
+    ]
+    page = Path("t.html").read_text()
+    assert "1 particle " in page or "1 particle<" in page
+    for text in said:
+        assert not re.search(r"(?<![\d.,])1 [a-z]+s\b(?! a)", text), text
+    assert "1 step, " in said[1] and said[2].count("1 step · 1 call · 1 evaluation") == 1
+    assert "1 question of sudoku" in said[4] and ", 1 step · 1 evaluation" in said[5] and "1 token, 1 " in said[6]
+
+
 # --- failures --------------------------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,7 @@ def run_bench(args: Namespace) -> None:
 
         def measured(recipe: Recipe) -> Figures:
             def tell(stage: str) -> None:
-                bar.update(task, advance=1, description=f"{recipe.length} positions: {stage}")
+                bar.update(task, advance=1, description=f"{show.many(recipe.length or 0, 'position')}: {stage}")
 
             options = {"compile": args.compile, "repeat": args.repeat, "against": args.against}
             return speed.measure(model, recipe, prompt, tell=tell, **options)
@@ -213,9 +213,11 @@ def _lines(found: Figures) -> dict[str, str]:
 def _rest(found: Figures) -> list[str]:
     """One line each: size, cost, memory, machine, notes."""
     given = f"{found['prompt']} + " if found["prompt"] else ""
+    nouns = ("particle", "position", "step", "call", "evaluation")
+    figures = (found["length" if noun == "position" else f"{noun}s"] for noun in nouns)
+    counts = list(map(show.many, figures, nouns))
     lines = [
-        f"{found['model']} ({found['dtype']}) · {found['particles']} particles · {given}{found['length']} positions · "
-        f"{found['steps']} steps · {found['calls']} calls · {found['evaluations']} evaluations",
+        f"{found['model']} ({found['dtype']}) · {counts[0]} · {given}{' · '.join(counts[1:])}",
         f"{found['tokens_per_second']:.1f} tokens of the answer a second · start {found['warm_start_seconds']:.3f} s, "
         f"the first time {found['start_seconds']:.3f} s",
     ]

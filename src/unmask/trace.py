@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.engine import Moment
 from unmask.entropy import bits
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 from unmask.models.denoiser import Head, Tokenizer
 from unmask.state import Vocab
 
@@ -160,7 +160,7 @@ def ending(events: Sequence[Event]) -> str | None:
     last, steps = events[-1], sum(event["event"] == "step" for event in events)
     if last["event"] == "end":
         return None
-    after = f"after {steps} step{'' if steps == 1 else 's'}"
+    after = f"after {many(steps, 'step')}"
     if last["event"] == "error":
         said = last["error"].get("message") if isinstance(last.get("error"), dict) else None
         return f"it failed {after}: {said or 'no reason is given'}"

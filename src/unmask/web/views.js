@@ -252,7 +252,8 @@ class View {
     const text = trace.text(scene.state, scene.slot, prompt);
     parts.one.textContent = text; // inside a canvas: for readers without pictures
     parts.one.setAttribute("aria-label", `Particle ${particle} at step ${this.step} of ${trace.steps}: ${text}`);
-    parts.all.setAttribute("aria-label", `All ${trace.particles} particles at step ${this.step}`);
+    const all = trace.particles === 1 ? "The only particle" : `All ${trace.particles} particles`;
+    parts.all.setAttribute("aria-label", `${all} at step ${this.step}`);
   }
 
   // --- the page ---
