@@ -246,6 +246,12 @@ def progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
+def milestone(line: str) -> None:
+    """A line on standard error, only where that is no terminal and shows no bar."""
+    if not sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def training() -> Iterator[Callable[[dict[str, Any]], None]]:
     """A teller that shows how training goes: a bar where there is a terminal, a line for each validation."""
