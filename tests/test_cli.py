@@ -407,6 +407,7 @@ def test_one_is_not_several(run, here):
         ("frequencies empty.txt --model table -o t.json", "the text holds no tokens"),
         ("frequencies bytes.txt --model table -o t.json", "cannot read 'bytes.txt': it is no UTF-8 text"),
         ("frequencies upper.txt --model table -o none/t.json", "there is no folder for 'none/t.json'"),
+        ("puzzles sudoku -o none/p.txt", "there is no folder for 'none/p.txt': make it first"),
         ("frequencies good.txt --model table -o .", "'.': Is a directory"),
         ("frequencies good.txt --model table", "the following arguments are required: -o/--output"),
         ("solve 1,2", "1 number and a target: give 3 to 5 numbers, the target last"),

@@ -136,6 +136,8 @@ def run_puzzles(args: Namespace) -> None:
             raise InputError(f"{name} is {value}", f"it must be from {least} to {most}")
     if args.output is not None and Path(args.output).exists():
         raise InputError(f"{args.output!r} is there already", "give another name, or remove it")
+    if args.output is not None and not Path(args.output).resolve().parent.is_dir():  # known before they are made
+        raise InputError(f"there is no folder for {args.output!r}", "make it first")
     clues = None if args.solved else args.clues
     if args.task == "sudoku":
         lines = puzzles.sudokus(args.count, clues, args.seed, args.answers, args.hard)
