@@ -224,7 +224,8 @@ def test_text_goes_on(here, capsys, monkeypatch):
     Path("r.jsonl").write_text("".join(lines[:-1]) + lines[-1][:20])
     assert main(given) == 0
     assert json.loads(capsys.readouterr().out)["bits_per_byte"] == first["bits_per_byte"]
-    assert main(["compare", "r.jsonl", "r.jsonl"]) == 2
+    shutil.copy("r.jsonl", "again.jsonl")
+    assert main(["compare", "r.jsonl", "again.jsonl"]) == 2
     assert "'r.jsonl' holds no answers that were graded: its task is text" in said(capsys)
 
 
@@ -314,7 +315,7 @@ def test_votes_are_cast_with_answers(llada, here, capsys):
     seen = []
     results = decode_batch(load("table"), ["s", "t"], recipe=recipe, answer=[lambda text: seen.append(text), len])
     assert seen == [particle.text for particle in results[0].particles]  # each is asked about its own texts
-    with pytest.raises(InputError, match="1 functions for 2 prompts"):
+    with pytest.raises(InputError, match="1 function for 2 prompts"):
         decode_batch(load("table"), ["s", "t"], recipe=recipe, answer=[len])
 
 
@@ -428,8 +429,9 @@ def test_compare(here, capsys):
     assert (over["strict"]["better"], over["strict"]["worse"]) == (5, 0)
     assert over["evaluations_ratio"] == 3 and over["seconds_ratio"] == 1
     assert over["strict"]["low"] < 5 / 9 < over["strict"]["high"]
-    assert main(["compare", one, two, one]) == 0
-    out = capsys.readouterr().out
+    assert main(["compare", one, two, f"./{one}"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "unmask: warning: files that are given twice are shown once\n" and out.count("\n one ") == 1
     assert "+0.556" in out and "(×3.00)" in out and "9 questions of sudoku that all runs have" in out
     assert "two: 2 questions not common, 9 are still to come" in out
 
@@ -442,7 +444,8 @@ def test_what_cannot_be_compared(here, capsys):
     Path("foreign").write_text("x\n")
     Path("empty").write_text("")
     for files, words in (
-        ("one", "give two or more"),
+        ("one", "there is one file of rows: give two or more"),
+        ("one ./one", "there is one file of rows, 'one', given 2 times: give two or more"),
         ("one data", "'one' and 'data' are of different data: s and t"),
         ("one task", "'one' and 'task' are of different task: sudoku and countdown"),
         ("one apart", "no question in common"),

@@ -312,9 +312,22 @@ def test_merge_takes_back_what_it_could_not_finish(tmp_path, monkeypatch):
 
     fabricate("native", tmp_path / "good")
     monkeypatch.setattr("unmask.train.start.write_json", full)
-    with pytest.raises(ModelError, match="no space left"):
-        merge([tmp_path / "good"], tmp_path / "new")
-    assert not (tmp_path / "new").exists()
+    (tmp_path / "there").mkdir()
+    for name in ("new", "new/deep/er", "there/new"):
+        with pytest.raises(ModelError, match="no space left"):
+            merge([tmp_path / "good"], tmp_path / name)
+        assert not (tmp_path / "new").exists() and not list((tmp_path / "there").iterdir())
+
+
+def test_a_new_directory_with_those_above_it(tmp_path, capsys, monkeypatch):
+    fabricate("native", tmp_path / "one")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["merge", str(tmp_path / "one"), "--out", "~/new/deep"]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path / 'new' / 'deep'}: 1 model in 16 bits")
+    assert load(tmp_path / "new" / "deep")
+    (tmp_path / "file").write_text("")
+    assert main(["merge", str(tmp_path / "one"), "--out", str(tmp_path / "file" / "new")]) == 2
+    assert capsys.readouterr().err.endswith("file/new': Not a directory\n")
 
 
 # --- groups and means ------------------------------------------------------------------------------------------------

@@ -313,6 +313,30 @@ def test_examples_of_the_help_work(command, here, capsys):
         assert main(shlex.split(example)[1:]) == 0, capsys.readouterr().err
 
 
+def test_one_is_not_several(run, here):
+    """What is counted stands in the singular where it is 1."""
+    Path("one.txt").write_text(f"{BOARD}\n")
+    Path("good.txt").write_text("s\n")
+    Path("texts.txt").write_text("senate\ntester\n")
+    said = [
+        run("generate", "senat", *TABLE[1:], "--length", "1", "--trace", "t.jsonl"),
+        run("report", "t.jsonl"),
+        run(*"eval sudoku --data one.txt --steps 1 --rows a.jsonl".split()),
+        run(*"eval sudoku --data one.txt --steps 1 --seed 1 --rows b.jsonl".split()),
+        run(*"compare a.jsonl b.jsonl".split()),
+        run(*"score s --model table --draws 1 --steps 1".split()),
+        run(*"frequencies good.txt --model table -o t.json".split()),
+        run(*"theory texts.txt --model table --steps 1 -o theory".split()),
+        run(*"bench speed --size tiny --steps 3 --particles 1 --repeat 1 --no-compile".split()),
+    ]
+    page = Path("t.html").read_text()
+    assert "1 particle " in page or "1 particle<" in page
+    for text in said:
+        assert not re.search(r"(?<![\d.,])1 [a-z]+s\b(?! a)", text), text
+    assert "1 step, " in said[1] and said[2].count("1 step · 1 call · 1 evaluation") == 1
+    assert "1 question of sudoku" in said[4] and ", 1 step · 1 evaluation" in said[5] and "1 token, 1 " in said[6]
+
+
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
@@ -345,6 +369,7 @@ def test_examples_of_the_help_work(command, here, capsys):
         ("generate --sampler eb --steps 3", "steps has no effect on sampler eb"),
         ("generate --sampler uniform --select-temperature 1", "select-temperature has no effect on sampler uniform"),
         ("generate once upon", "unexpected 'upon': put quotes around"),
+        ("puzzles sudoku --answers good.txt", "unexpected 'good.txt': see `unmask puzzles --help`"),
         ("generate hello --model table", "'h' is no character of this model: it knows 'aenrst'"),
         ("generate --length 0", "length is 0: it must be at least 1"),
         ("generate --length x", "length=x is no int"),
@@ -382,6 +407,7 @@ def test_examples_of_the_help_work(command, here, capsys):
         ("frequencies empty.txt --model table -o t.json", "the text holds no tokens"),
         ("frequencies bytes.txt --model table -o t.json", "cannot read 'bytes.txt': it is no UTF-8 text"),
         ("frequencies upper.txt --model table -o none/t.json", "there is no folder for 'none/t.json'"),
+        ("puzzles sudoku -o none/p.txt", "there is no folder for 'none/p.txt': make it first"),
         ("frequencies good.txt --model table -o .", "'.': Is a directory"),
         ("frequencies good.txt --model table", "the following arguments are required: -o/--output"),
         ("solve 1,2", "1 number and a target: give 3 to 5 numbers, the target last"),
@@ -411,6 +437,68 @@ def test_failures_are_one_line(fails, here, line, expected):
     Path("wide.json").write_text('{"num_token": 2, "p_baseline_dict": {"0": 1, "6": 1}}')
     assert expected in fails(*shlex.split(line))
     assert not Path("t.json").exists()
+
+
+BOARD = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            f"{BOARD} {BOARD}",
+            "solve takes one puzzle, and these are 2: put one on each line of a file, and `unmask eval su",
+        ),
+        (
+            "15,44,79,50 --seed 3 3,7,25,50,96",
+            "these are 2: put one on each line of a file, and `unmask eval countdown ",
+        ),
+        ("two.txt two.txt", "solve takes one puzzle, and these are 2"),
+        ("15, 44, 79, 50", "'15, 44, 79, 50' has blanks: write 15,44,79,50"),
+        (" ".join(BOARD[at : at + 9] for at in range(0, 81, 9)), "has blanks: put quotes around it"),
+        ("hello world", "'hello' is no file and no puzzle: give a Sudoku of 81 characters"),
+        ("two.txt", "'two.txt' holds 2 puzzles: `unmask eval sudoku --data two.txt` decodes them all"),
+        (
+            "'my own.csv'",
+            "'my own.csv' holds 2 puzzles with solutions: `unmask eval sudoku --data 'my own.csv'` decodes",
+        ),
+        ("some.txt", "'some.txt' holds 2 puzzles with solutions: `unmask eval sudoku --data some.txt` decodes"),
+        ("one.txt", "'one.txt' holds a puzzle with its solution: `unmask eval sudoku --data one.txt` decodes it"),
+        (f"'{chr(10).join([BOARD] * 4)}'", "holds 4 puzzles: `unmask eval sudoku --data FILE` decodes them all"),
+        ("two.txt --answers one.txt", "unknown option '--answers': see `unmask solve --help`"),
+    ],
+)
+def test_more_than_one_puzzle_to_solve(fails, here, line, expected):
+    Path("two.txt").write_text(f"{BOARD}\n{BOARD}\n")
+    Path("one.txt").write_text(f"{BOARD} {SOLUTION}\n")
+    Path("some.txt").write_text(f"{BOARD} {SOLUTION}\n{BOARD}\n")
+    Path("my own.csv").write_text(f"{BOARD},{SOLUTION}\n{BOARD},{SOLUTION}\n")
+    assert expected in fails("solve", *shlex.split(line))
+
+
+@pytest.mark.parametrize(
+    ("settings", "line", "expected"),
+    [
+        (
+            "particles = 4",
+            "--search vanilla",
+            "particles of the recipe 'own.toml' has no effect on sampler uniform with",
+        ),
+        ("num_particles = 4", "--search vanilla", "particles of the recipe 'own.toml' has no effect"),
+        ("particles = 4", "--search vanilla --particles 3", "error: particles has no effect on sampler uniform with"),
+        ("particles = 4", "--search vanilla --num-particles 3", "error: particles has no effect"),
+        ("particles = 4", "--steps 0", "error: steps is 0: it must be at least 1"),
+        ("particles = 0", "", "particles of the recipe 'own.toml' is 0: it must be at least 1"),
+        ("top_k = 4\ntemperature = 0", "", "top-k and top-p have no effect on sampler uniform at temperature 0"),
+        ('scheme = "warp"', "", "unknown scheme 'warp' in the recipe 'own.toml': choose from"),
+        ("partcles = 4", "", "unknown setting 'partcles' in the recipe 'own.toml': did you mean 'particles'?"),
+        ("particles = 4", "--scheme warp", "error: unknown scheme 'warp': choose from"),
+    ],
+)
+def test_a_setting_of_a_recipe_file_is_blamed_on_it(fails, here, settings, line, expected):
+    Path("own.toml").write_text(f'sampler = "uniform"\nsearch = "smc"\n{settings}\n')
+    assert expected in fails("generate", "--recipe", "own.toml", *shlex.split(line))
 
 
 def test_names_in_quotes_and_paths_stay_as_they_are(fails, here):

@@ -215,7 +215,7 @@ def test_a_long_prompt_is_cut_from_the_left(said):
     model = Unmask(**DRAWN, max_length=16)
     prompt = "the quick brown fox jumps"
     assert texts(model, [prompt], max_gen_toks=6) == texts(Unmask(**DRAWN), [prompt[-10:]], max_gen_toks=6)
-    assert "1 prompts are cut from the left, by up to 15 tokens: random takes 16 tokens in all" in said.text
+    assert "1 prompt is cut from the left, by up to 15 tokens: random takes 16 tokens in all" in said.text
     texts(model, ["a"], max_gen_toks=1000)
     assert "8 are generated, half of the context of 16" in said.text
 
@@ -269,7 +269,7 @@ def test_a_long_context_is_cut_from_the_left(said):
     context = "the quick brown fox jumps"
     cut = bounds(Unmask(**args, max_length=10), [(context, "over")])
     assert cut[0][0] == pytest.approx(bounds(Unmask(**args), [(context[-6:], "over")])[0][0])
-    assert "1 contexts are cut from the left, by up to 19 tokens: random takes 10 tokens in all" in said.text
+    assert "1 context is cut from the left, by up to 19 tokens: random takes 10 tokens in all" in said.text
 
 
 def test_rolling_goes_in_windows():

@@ -87,10 +87,12 @@ def test_a_label_of_no_cell_is_refused() -> None:
         read("small", SMALL + '"other" = 1.0\n')
 
 
-def test_rows_are_kept_and_the_table_has_both_numbers(tmp_path) -> None:
+def test_rows_are_kept_and_the_table_has_both_numbers(tmp_path, capsys) -> None:
     experiment = read("small", SMALL)
     job = Job(experiment, experiment.places["sudoku"], tmp_path)
     found = run(job)
+    told = ["sudoku: decoded cell 1 of 2, alone", "sudoku: decoded cell 2 of 2, E-BoN"]
+    assert capsys.readouterr().err.splitlines() == told  # where no bar is seen
     kept = {path: path.read_bytes() for path in (tmp_path / "rows").iterdir()}
     assert len(kept) == 2 and all(len(data.splitlines()) == 4 for data in kept.values())
     assert [one["evaluations"] for one in found] == [6, 12] and found[0]["against"] is None
@@ -108,11 +110,14 @@ def test_rows_are_kept_and_the_table_has_both_numbers(tmp_path) -> None:
     assert "PPL" not in markdown(experiment, experiment.places["text"], [one | {"model": "text"} for one in found], "")
 
 
-def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge) -> None:
+def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge, capsys) -> None:
     experiment = read("small", SMALL)
     job = Job(experiment, experiment.places["text"], tmp_path)
     assert all("ln_ppl" not in one for one in run(job))
+    capsys.readouterr()
     found = run(replace(job, judge=lambda: small_judge))
+    told = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert told == [f"text: {verb} cell {place} of 2" for verb in ("sampled", "judged") for place in (1, 2)]
     assert [one["n"] for one in found] == [3, 3]
     assert all(one["ln_ppl"]["mean"] > 0 and one["diversity"]["mean"] > 0 for one in found)
     rows = [json.loads(line) for line in (tmp_path / "rows" / found[1]["rows"]).read_text().splitlines()[1:]]

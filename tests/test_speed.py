@@ -158,8 +158,20 @@ def test_a_model_without_a_network(run):
         (["speed", "--size", "tiny", "--device", "cuda:99"], "cannot load tiny on cuda:99"),
         (["speed", "--size", "tiny", "--against", "smd"], "unknown search 'smd': did you mean 'smc'?"),
         (["speed", "--size", "tiny", "--sweep", "layers=1,2"], "unknown sweep 'layers'"),
-        (["speed", "--size", "tiny", "--sweep", "particles=1"], "write it like particles=8,16,32"),
-        (["speed", "--size", "tiny", "--sweep", "particles=0,2"], "write it like particles=8,16,32"),
+        (["speed", "--sweep", "particles"], "'particles' has no values: give at least two; write it like --sweep part"),
+        (
+            ["speed", "--sweep", "particles=1"],
+            "has only the value 1: give at least two; write it like --sweep particles",
+        ),
+        (["speed", "--sweep", "particles=4, 4"], "has only the value 4: give at least two"),
+        (
+            ["speed", "--sweep", "particles=0"],
+            "has the value '0': give whole numbers from 1; write it like --sweep part",
+        ),
+        (
+            ["speed", "--sweep", "length=8,x"],
+            "has the value 'x': give whole numbers from 1; write it like --sweep length",
+        ),
         (["speed", "--size", "tiny", "--search", "vanilla", "--sweep", "particles=1,2"], "particles has no effect"),
         (["speed", "--size", "tiny", "--sweep", "steps=2,3"], "steps is 2: take at least 3"),
         (["speed", "--size", "tiny", "--sweep", "length=8,999"], "shorten the prompt or the length"),

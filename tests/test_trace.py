@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from unmask import Recipe, Table, UnmaskError, decode, decode_batch, load, trace
+from unmask.choose import CHOOSERS
+from unmask.pack import pack
 
 M = 9
 # One prompt, two particles. Step 1 resamples: both rows come from row 1.
@@ -89,6 +91,26 @@ def test_what_the_events_say(model: Table) -> None:
     for prompt, result in enumerate(results):
         grown = sum(event["log_evidence"][prompt] or 0.0 for event in steps[1:])
         assert result.log_evidence == pytest.approx(grown, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"search": "vote"}, *({"search": "best-of-n", "choose": name} for name in CHOOSERS)],
+    ids=lambda settings: settings.get("choose", settings["search"]),
+)
+def test_the_end_says_what_the_search_went_by(model: Table, settings: dict[str, Any]) -> None:
+    seen = list[trace.Event]()
+    recipe = Recipe(sampler="uniform", steps=2, temperature=1.0, particles=4, **settings)
+    results = decode_batch(model, canvases=[[3] * 5, [0, 3, 3]], recipe=recipe, watch=seen.append)
+    end = seen[-1]
+    assert end["choose"] == settings.get("choose", "vote")
+    assert end["log_prob"] == [one.log_prob for result in results for one in result.particles]
+    if end["choose"] == "likelihood":
+        for place, chosen in enumerate(end["chosen"]):
+            mine = end["log_prob"][4 * place : 4 * place + 4]
+            assert mine[chosen] == max(mine)
+    kept = pack(json.loads(json.dumps(seen)))[-1]
+    assert kept["choose"] == end["choose"] and kept["log_prob"] == pytest.approx(end["log_prob"], rel=1e-4)
 
 
 def test_columns_count_from_the_first_real_token(model: Table) -> None:

@@ -159,7 +159,7 @@ def frequencies(args: Namespace) -> None:
         texts = corpus.Texts(args.files, names, bar)
         table = count(texts, texts.blamed(words.encode), args.model)
     table.save(args.output)
-    print(f"{args.output}: {table.total} tokens, {len(table.counts)} different ones")
+    print(f"{args.output}: {show.many(table.total, 'token')}, {len(table.counts)} different ones")
 
 
 def lm_eval(args: Namespace) -> int:

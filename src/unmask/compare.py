@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 from unmask import rows
@@ -14,8 +16,7 @@ from unmask.stats import RESAMPLES, SEED, paired
 
 def compare(paths: Sequence[str]) -> dict[str, Any]:
     """The figures of each run, and what sets it apart from the first."""
-    if len(paths) < 2:
-        raise InputError("there is one file of rows", "give two or more")
+    paths = _different(paths)
     files = [rows.read(path) for path in paths]
     for path, file in zip(paths[1:], files[1:], strict=True):
         _alike(paths[0], files[0].header, path, file.header)
@@ -32,6 +33,18 @@ def compare(paths: Sequence[str]) -> dict[str, Any]:
         found.append(about | more | summary(mine) | {"against": None if run is runs[0] else against(first, mine)})
     said = {name: files[0].header[name] for name in ("task", "data", "sha256")}
     return said | {"n": len(common), "resamples": RESAMPLES, "seed": SEED, "runs": found}
+
+
+def _different(paths: Sequence[str]) -> list[str]:
+    """Every file once, as `compare first.jsonl *.jsonl` means it."""
+    once = {Path(path).resolve(): path for path in reversed(paths)}
+    kept = [path for path in dict.fromkeys(paths) if path in once.values()]
+    if len(kept) < 2:
+        again = f", {kept[0]!r}, given {len(paths)} times" if len(paths) > 1 else ""
+        raise InputError(f"there is one file of rows{again}", "give two or more")
+    if len(kept) < len(paths):
+        warnings.warn("files that are given twice are shown once", stacklevel=3)
+    return kept
 
 
 def as_rows(file: rows.Rows, path: str) -> list[Row]:

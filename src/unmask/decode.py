@@ -17,7 +17,7 @@ from unmask import trace as traces
 from unmask.choose import ASKS, CHOOSERS
 from unmask.engine import Moment, Rules
 from unmask.entropy import bits
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 from unmask.models.cache import cached, is_cached
 from unmask.models.denoiser import Denoiser
 from unmask.models.wrap import Guided
@@ -81,7 +81,7 @@ def decode_batch(
     rows = layout(model, prompts, canvases, recipe)
     asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
     if len(asked) != len(rows):
-        raise InputError(f"{len(asked)} functions for {len(rows)} prompts", "give one answer each")
+        raise InputError(f"{many(len(asked), 'function')} for {many(len(rows), 'prompt')}", "give one answer each")
     keys = _keys(recipe, seeds, len(rows))
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
     moments: list[tuple[Tensor, Resampled | None]] = []
@@ -113,7 +113,7 @@ def decode_batch(
             for place, winner in enumerate(chosen.tolist())
         ]
         if tell:
-            tell(_end_event(results))
+            tell(_end_event(results, search.choose))
     return results
 
 
@@ -173,12 +173,12 @@ def layout(
     return rows
 
 
-def _row(place: int, many: int, model: Denoiser, text: Text, recipe: Recipe, prompted: bool) -> Canvas:
+def _row(place: int, rows: int, model: Denoiser, text: Text, recipe: Recipe, prompted: bool) -> Canvas:
     """One row; an error says which of many it is about."""
     try:
         return from_prompt(model, text, recipe.length) if prompted else from_canvas(model, text)
     except InputError as error:
-        if many == 1:
+        if rows == 1:
             raise
         raise InputError(f"{'prompt' if prompted else 'canvas'} {place + 1}: {error.message}", error.hint) from None
 
@@ -190,7 +190,7 @@ def _keys(recipe: Recipe, seeds: Sequence[int] | None, rows: int) -> list[int]:
     except TypeError:
         raise InputError(f"the seeds are {seeds}", "give integers") from None
     if len(keys) != rows:
-        raise InputError(f"{len(keys)} seeds for {rows} prompts", "give one seed each")
+        raise InputError(f"{many(len(keys), 'seed')} for {many(rows, 'prompt')}", "give one seed each")
     return keys
 
 
@@ -283,12 +283,14 @@ def _start_event(denoiser: Denoiser, rows: Sequence[Canvas], recipe: Recipe, see
     }
 
 
-def _end_event(results: Sequence[Result]) -> Event:
+def _end_event(results: Sequence[Result], choose: str) -> Event:
     everyone = [particle for result in results for particle in result.particles]
     return {
         "event": "end",
+        "choose": choose,
         "chosen": [result.chosen for result in results],
         "path_entropy": [particle.path_entropy for particle in everyone],
+        "log_prob": traces.numbers(torch.tensor([particle.log_prob for particle in everyone], dtype=torch.float64)),
         "texts": [particle.text for particle in everyone],
         "steps": [particle.steps for particle in everyone],
         "calls": [result.calls for result in results],

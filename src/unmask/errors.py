@@ -30,6 +30,11 @@ class ProgressError(UnmaskError):
     """A sampler without a schedule that decided nothing in a step."""
 
 
+def many(number: int, one: str, several: str = "") -> str:
+    """A number of things: `one` where it is 1, else `several`, by default with an s."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
 def unknown(kind: str, name: object, choices: Iterable[str], where: str = "") -> SettingError:
     """An unknown name, with the nearest of the known ones; else all of them, or `where` they are listed."""
     names = list(choices)

@@ -173,7 +173,7 @@ def _eval_text(args: Namespace) -> None:
     sizes = text.widths(words)[windows].sum(1)
     header = _header(args, _model(args, embedded=True)) | {"n": len(windows)}
     with rows.opened(args.rows, header) as kept, show.progress() as bar:
-        task = bar.add_task(f"{len(windows)} windows", total=len(windows))
+        task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
         last = time.perf_counter()
 
@@ -195,7 +195,7 @@ def _eval_text(args: Namespace) -> None:
         print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * text.DRAWS, "seconds": seconds}))
     else:
         sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
-        print(f"{middle:.4f} bits a byte{sure} · {len(windows)} windows · {seconds:.1f} s")
+        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), 'window')} · {seconds:.1f} s")
 
 
 # --- runs side by side -----------------------------------------------------------------------------------------------
@@ -218,11 +218,11 @@ def _measured(found: Mapping[str, Any]) -> str:
     sure = "" if found["auroc"] is None else f" · AUROC {found['auroc']:.3f}"
     many = f"{found['n']}, {found['skipped']} skipped" if found.get("skipped") else found["n"]
     rate = "" if found["tokens_per_second"] is None else f" · {found['tokens_per_second']:.1f} tokens/s"
+    counts = [show.many(found[name], name[:-1]) for name in ("steps", "calls", "evaluations")]
     lines = [
         f"solved {_share(found, 'strict')} of {many} · as published {_share(found, 'as_published')} · "
         f"path entropy {found['path_entropy_bits']:.3f} bits{sure}",
-        f"{found['steps']} steps · {found['calls']} calls · {found['evaluations']} evaluations · "
-        f"{found['seconds']:.1f} s{rate}",
+        f"{' · '.join(counts)} · {found['seconds']:.1f} s{rate}",
     ]
     failed = found["failures"]
     if failed:
@@ -248,10 +248,11 @@ def _compared(found: Mapping[str, Any]) -> None:
         costs = [_ratio(run, name, digits) for name, digits in (("evaluations", 0), ("seconds", 1))]
         made.add_row(run["file"], _share(run, "strict"), gap, p, f"{run['as_published']:.3f}", *costs, sure)
     show.console().print(made)
-    print(f"{found['n']} questions of {found['task']} that all runs have; differences are to the first of them")
+    common = show.many(found["n"], "question")
+    print(f"{common} of {found['task']} that all runs have; differences are to the first of them")
     for run in found["runs"]:
         if run["left_out"] or run["unfinished"]:
-            lacks = f", {run['unfinished']} are still to come" if run["unfinished"] else ""
+            lacks = f", {show.many(run['unfinished'], 'is', 'are')} still to come" if run["unfinished"] else ""
             print(f"{run['file']}: {show.many(run['left_out'], 'question')} not common{lacks}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.choose import CHOOSERS
-from unmask.errors import InputError, unknown
+from unmask.errors import InputError, SettingError, unknown
 from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, read_settings, takers
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
 from unmask.search import POTENTIALS, SCHEMES, SEARCHES
@@ -165,7 +165,27 @@ def _settings(name: str) -> dict[str, Any]:
 
 def to_recipe(args: argparse.Namespace, usual: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe file, if there is one, else what is `usual`, with the flags that were given over it."""
-    return Recipe.from_dict(to_settings(args, usual))
+    try:
+        return Recipe.from_dict(to_settings(args, usual))
+    except SettingError as error:
+        if getattr(args, "recipe", None) is None:
+            raise
+        raise _blamed(error, args) from None
+
+
+def _blamed(error: SettingError, args: argparse.Namespace) -> SettingError:
+    """The error, with the recipe that the setting comes from, if it comes from there."""
+    first, second = [*error.message.split(" "), ""][:2]
+    name = second if first == "unknown" else first
+    there = {ALIASES.get(name, name) for name in _settings(args.recipe)} | {"setting"}  # no flag has an unknown one
+    flags = [name, *(alias for alias, meant in ALIASES.items() if meant == name)]
+    if name not in there or any(getattr(args, flag, None) is not None for flag in flags):
+        return error
+    if first == "unknown":
+        return SettingError(f"{error.message} in the recipe {args.recipe!r}", error.hint)
+    if second not in ("is", "has"):
+        return error
+    return SettingError(f"{name} of the recipe {args.recipe!r}{error.message[len(name) :]}", error.hint)
 
 
 def to_settings(args: argparse.Namespace, usual: Mapping[str, Any] | None = None) -> dict[str, Any]:

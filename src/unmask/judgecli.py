@@ -113,7 +113,7 @@ def _rows(judge: Judge, samples: list[Sample], args: Namespace) -> list[Row]:
     rules = Rules(args.convention, LENGTH if args.length is None else args.length, args.stride, args.batch)
     done = 0
     with show.progress() as bar:
-        task = bar.add_task(f"{len(samples)} texts", total=len(samples))
+        task = bar.add_task(show.many(len(samples), "text"), total=len(samples))
 
         def tell(now: int) -> None:
             nonlocal done
@@ -139,8 +139,8 @@ def _split(rows: list[Row], by: str | None) -> list[tuple[Any, list[Row]]]:
 
 def _show(found: dict[str, Any], by: str | None) -> None:
     """The figures of one part as a table."""
-    groups = "" if found["groups"] == found["n"] else f" in {found['groups']} groups"
-    print(f"{'' if by is None else f'{by} {found[by]}: '}{found['n']} texts{groups}")
+    groups = "" if found["groups"] == found["n"] else f" in {show.many(found['groups'], 'group')}"
+    print(f"{'' if by is None else f'{by} {found[by]}: '}{show.many(found['n'], 'text')}{groups}")
     made = show.grid("figure", "value", "95 % interval", right=("value", "95 % interval"))
     for name, text in WORDS.items():
         if name in found and found[name]["mean"] is not None:
@@ -163,7 +163,7 @@ def _export(args: Namespace) -> None:
         print(json.dumps({"judge": judge.name, "directory": args.export, "files": [file.name for file in files]}))
     else:
         most = max(sizes) / 2**20
-        print(f"{args.export}: {len(files)} files, {sum(sizes) / 2**20:.1f} MiB, none over {most:.1f} MiB")
+        print(f"{args.export}: {show.many(len(files), 'file')}, {sum(sizes) / 2**20:.1f} MiB, none over {most:.1f} MiB")
 
 
 def add_judge(parser: argparse.ArgumentParser) -> None:

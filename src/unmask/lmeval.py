@@ -20,7 +20,7 @@ import torch
 from unmask import __version__, lmargs
 from unmask.choose import ASKS
 from unmask.decode import Result, decode_batch
-from unmask.errors import InputError, ModelError, UnmaskError
+from unmask.errors import InputError, ModelError, UnmaskError, many
 from unmask.likelihood import Bound, Piece, Question, greedy, score, windows
 from unmask.lmargs import Ask
 from unmask.lmrows import Origin, Rows, origins
@@ -95,7 +95,8 @@ class Unmask(LM):
         jobs = [self._job(place, *one) for place, one in enumerate(zip(requests, origins(requests), strict=True))]
         dropped = [job.dropped for job in jobs if job.dropped]
         if dropped:
-            self._say(f"{len(dropped)} prompts are cut from the left, by up to {max(dropped)} tokens: {self._room()}")
+            what = many(len(dropped), "prompt is", "prompts are")
+            self._say(f"{what} cut from the left, by up to {many(max(dropped), 'token')}: {self._room()}")
         groups: dict[Ask, list[_Job]] = {}
         for job in sorted(jobs, key=lambda job: -len(job.ids)):
             groups.setdefault(job.ask, []).append(job)
@@ -141,8 +142,8 @@ class Unmask(LM):
         asked = [windows(context, target, self.limit) for context, target in pairs]
         cut = [len(c) - len(pieces[0].given) for (c, _), pieces in zip(pairs, asked, strict=True) if pieces]
         if any(cut):
-            many = sum(lost > 0 for lost in cut)
-            self._say(f"{many} contexts are cut from the left, by up to {max(cut)} tokens: {self._room()}")
+            what = many(sum(lost > 0 for lost in cut), "context is", "contexts are")
+            self._say(f"{what} cut from the left, by up to {many(max(cut), 'token')}: {self._room()}")
         checked = self._greedy(asked, disable_tqdm) if self.options.is_check_greedy else None
         found = [(0.0, False)] * len(asked)
         for place, bound in self._score("loglikelihood", requests, asked, checked, disable_tqdm):

@@ -274,7 +274,7 @@ def run_convert(args: Namespace) -> None:
     """Turn a Lightning checkpoint of MDLM into a directory that unmask loads."""
     made = convert(
         Path(args.checkpoint),
-        Path(args.directory),
+        Path(args.directory).expanduser(),
         ema=not args.plain,
         length=args.length,
         time_conditioning=args.time_conditioning,
@@ -301,9 +301,10 @@ def run_merge(args: Namespace) -> None:
         raise InputError("--group has no effect on 16 bits, which have no scales", "add --bits 8")
     if args.group is not None and args.group < 1:
         raise InputError(f"--group is {args.group}", "it is a number of columns, at least 1")
-    merge([weights_at(name).parent for name in args.models], Path(args.out), args.bits, args.group)
-    size = sum(path.stat().st_size for path in Path(args.out).iterdir())
-    print(f"{args.out}: {show.many(len(args.models), 'model')} in {args.bits} bits, {size / 1e6:.1f} MB")
+    out = Path(args.out).expanduser()
+    merge([weights_at(name).parent for name in args.models], out, args.bits, args.group)
+    size = sum(path.stat().st_size for path in out.iterdir())
+    print(f"{out}: {show.many(len(args.models), 'model')} in {args.bits} bits, {size / 1e6:.1f} MB")
 
 
 def add_merge(parser: argparse.ArgumentParser) -> None:

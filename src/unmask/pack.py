@@ -100,6 +100,7 @@ def _end(event: Event, start: Event) -> Event:
     kinds: dict[str, tuple[int, Callable[[Any], Any]]] = {
         "chosen": (prompts, _whole),
         "path_entropy": (rows, _total),
+        "log_prob": (rows, _total),
         "texts": (rows, _text),
         "steps": (rows, _whole),
         "calls": (prompts, _whole),
@@ -116,7 +117,8 @@ def _end(event: Event, start: Event) -> Event:
     }
     if any(not 0 <= chosen < start["particles"] for chosen in found["chosen"]):
         raise Damage(f"it chooses particle {max(found['chosen'])} of {start['particles']}")
-    return {**found, "seconds": _total(event.get("seconds"))}
+    choose = {"choose": _text(event["choose"])} if "choose" in event else {}
+    return {**found, **choose, "seconds": _total(event.get("seconds"))}
 
 
 PACKERS: dict[str, Callable[[Event, Event], Event]] = {"start": _start, "step": _step, "end": _end}
@@ -151,7 +153,7 @@ def _number(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Damage(f"an entropy is {value!r}")
+        raise Damage(f"{value!r} is no number")
     return float(f"{value:.{DIGITS}g}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from unmask.errors import many
 from unmask.models.denoiser import Tokenizer
 from unmask.pack import pack
 from unmask.state import Vocab
@@ -103,10 +104,9 @@ def _base64(data: bytes) -> str:
 def _about(start: Event) -> str:
     """One line: how it was decoded."""
     recipe, k = start["recipe"], start["particles"]
-    who = f"{k} particle{'' if k == 1 else 's'}"
-    many = f" · {len(start['canvases'])} prompts" if len(start["canvases"]) > 1 else ""
+    prompts = f" · {len(start['canvases'])} prompts" if len(start["canvases"]) > 1 else ""
     seed = f" · seed {', '.join(start['seeds'][:4])}" if start["seeds"] else ""
-    return f"{recipe.get('search', '')} over {recipe.get('sampler', '')} · {who}{many}{seed}"
+    return f"{recipe.get('search', '')} over {recipe.get('sampler', '')} · {many(k, 'particle')}{prompts}{seed}"
 
 
 def _inlined(name: str) -> str:

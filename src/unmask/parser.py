@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from unmask import (
     __version__,
@@ -230,19 +230,24 @@ def parse(argv: list[str]) -> Namespace:
         argv = [f" {word}" if re.match("-[0-9]+,", word) else word for word in argv]  # a puzzle, no option
     args, extra = parser.parse_known_args(argv)
     if extra:
-        raise _unexpected(args.parser, extra)
+        raise _unexpected(args, extra)
     return args
 
 
-def _unexpected(parser: argparse.ArgumentParser, extra: list[str]) -> UnmaskError:
+def _unexpected(args: Namespace, extra: list[str]) -> UnmaskError:
     """An option that does not exist, with the nearest that does; or a word too many."""
     word = next((word for word in extra if word.startswith("-")), extra[0]).partition("=")[0]
+    about = f"see `{args.parser.prog} --help`"
     if not word.startswith("-"):
-        return InputError(f"unexpected {word!r}", "put quotes around a text of several words")
-    wanted, options = word.replace("_", "-"), list(parser._option_string_actions)
-    near = [option for option in options if len(wanted) > 3 and option.startswith(wanted)]
-    near = near or get_close_matches(wanted, options, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else f"see `{parser.prog} --help`"
+        if hasattr(args, "too_many"):
+            return cast(UnmaskError, args.too_many(args, extra))
+        texts = args.run is commands.generate
+        return InputError(f"unexpected {word!r}", "put quotes around a text of several words" if texts else about)
+    wanted = word.replace("_", "-")
+    options = {option.lstrip("-"): option for option in args.parser._option_string_actions}
+    near = [option for option in options.values() if len(wanted) > 3 and option.startswith(wanted)]
+    near = near or [options[name] for name in get_close_matches(wanted.lstrip("-"), options, n=1, cutoff=0.6)]
+    hint = f"did you mean {near[0]!r}?" if near else about
     return InputError(f"unknown option {word!r}", hint)
 
 

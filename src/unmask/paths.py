@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask import engine, read
 from unmask.decode import Result, decode_batch, prepare
 from unmask.entropy import bits
-from unmask.errors import InputError, SettingError
+from unmask.errors import InputError, SettingError, many
 from unmask.interval import Mean, mean
 from unmask.models.denoiser import Denoiser, Head
 from unmask.prompt import Canvas, Text, encode
@@ -73,8 +73,8 @@ def known(model: Denoiser, text: Text, prompt: Text = "") -> Known:
         if model.vocab.mask in some:
             raise InputError(f"the {name} holds the mask id {model.vocab.mask}", "give a text without holes")
     if model.limit is not None and len(given) + len(ids) > model.limit:
-        many = f"{len(given) + len(ids)} tokens are more than {model.name} allows ({model.limit})"
-        raise InputError(many, "shorten the text or the prompt")
+        said = f"{len(given) + len(ids)} tokens are more than {model.name} allows ({model.limit})"
+        raise InputError(said, "shorten the text or the prompt")
     return Known([*given, *ids], [False] * len(given) + [True] * len(ids))
 
 
@@ -90,7 +90,7 @@ def score(
     """The path entropy of each text over `draws` reference paths; text i has the seed recipe.seed + i."""
     before = [""] * len(texts) if prompts is None else list(prompts)
     if len(before) != len(texts):
-        raise InputError(f"{len(before)} prompts for {len(texts)} texts", "give one each")
+        raise InputError(f"{many(len(before), 'prompt')} for {many(len(texts), 'text')}", "give one each")
     rows = [known(model, text, prompt) for text, prompt in zip(texts, before, strict=True)]
     found = reference(model, rows, recipe, draws, tell)
     return [

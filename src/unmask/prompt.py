@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from unmask import memory
-from unmask.errors import InputError, SettingError
+from unmask.errors import InputError, SettingError, many
 from unmask.models.cache import Cached
 from unmask.models.denoiser import Chats, Denoiser
 from unmask.models.tokens import Numbers
@@ -128,7 +128,10 @@ def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampl
         return
     blocks = max(-(-canvas.tokens.count(denoiser.vocab.mask) // sampler.block_length) for canvas in canvases)
     if sampler.steps < blocks:
-        raise SettingError(f"{sampler.steps} steps are fewer than the {blocks} blocks", "raise steps or block_length")
+        raise SettingError(
+            f"{many(sampler.steps, 'step is', 'steps are')} fewer than the {blocks} blocks",
+            "raise steps or block_length",
+        )
 
 
 def _check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int) -> None:

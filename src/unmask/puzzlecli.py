@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 import warnings
 from contextlib import suppress
@@ -12,10 +13,11 @@ from pathlib import Path
 
 from unmask import bench, corpus, countdown, flags, puzzles, show, sudoku
 from unmask.decode import decode_batch
-from unmask.errors import InputError, unknown
+from unmask.errors import InputError, UnmaskError, unknown
 from unmask.models import load
 from unmask.tasks import TASKS
 from unmask.tasks.countdown import problem_text
+from unmask.tasks.sudoku import FIELD
 
 Namespace = argparse.Namespace
 KINDS = ("sudoku", "countdown")
@@ -57,13 +59,34 @@ def _puzzle(given: str) -> tuple[str, str]:
     """The kind and the text of a puzzle."""
     text = _given(given)
     lines = [line for line in text.splitlines() if line.strip()]
-    name = "countdown" if "," in text else "sudoku"
-    many = len(lines) if name == "countdown" else sum(len("".join(line.split())) == sudoku.CELLS for line in lines)
-    if many > 1:
-        raise InputError(f"{given!r} holds {many} puzzles", f"`unmask eval {name} --data FILE` decodes them all")
+    name = _kind(text)
+    boards = [FIELD.findall(line) or len("".join(line.split())) == sudoku.CELLS for line in lines]
+    many = len(lines) if name == "countdown" else sum(map(bool, boards))
+    solved = name == "sudoku" and any(isinstance(board, list) and len(board) > 1 for board in boards)
+    if many > 1 or solved:
+        what, whose = (f"{many} puzzles", "solutions") if many > 1 else ("a puzzle", "its solution")
+        file = "FILE" if given in ("-", text) else shlex.quote(given)
+        way = f"`unmask eval {name} --data {file}` decodes {'them all' if many > 1 else 'it'}"
+        raise InputError(f"{given!r} holds {what}{f' with {whose}' if solved else ''}", way)
     if re.fullmatch(r"\s*\d{1,3}([\s;]+\d{1,3}){1,8}[\s;]*", text):
         raise InputError(f"{text.strip()!r} has no commas", f"write {','.join(re.findall('[0-9]+', text))}")
     return name, problem_text(text) if name == "countdown" else text
+
+
+def _kind(text: str) -> str:
+    return "countdown" if "," in text and not FIELD.search(text) else "sudoku"
+
+
+def too_many(args: Namespace, extra: list[str]) -> UnmaskError:
+    """What to do with more words than one puzzle."""
+    words = [word.strip() for word in (args.puzzle, *extra)]
+    if all(re.fullmatch(r"\d{1,3}[,;]?", word) for word in words):
+        return InputError(f"{' '.join(words)!r} has blanks", f"write {','.join(word.rstrip(',;') for word in words)}")
+    if len("".join(words)) == sudoku.CELLS:
+        return InputError(f"{' '.join(words)!r} has blanks", "put quotes around it")
+    name = "sudoku" if words[0] == "-" else _kind(_given(args.puzzle))
+    way = f"put one on each line of a file, and `unmask eval {name} --data FILE` decodes them all"
+    return InputError(f"solve takes one puzzle, and these are {len(words)}", way)
 
 
 def _given(puzzle: str) -> str:
@@ -81,6 +104,7 @@ def _given(puzzle: str) -> str:
 def add_solve(parser: argparse.ArgumentParser) -> None:
     about = "a Sudoku of 81 characters, . or 0 for a blank; a countdown, target last; a file; - reads standard input"
     parser.add_argument("puzzle", metavar="PUZZLE", help=about)
+    parser.set_defaults(too_many=too_many)
     parser.add_argument("--model", metavar="NAME", help="a directory with a model of your own instead")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
     parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
@@ -112,6 +136,8 @@ def run_puzzles(args: Namespace) -> None:
             raise InputError(f"{name} is {value}", f"it must be from {least} to {most}")
     if args.output is not None and Path(args.output).exists():
         raise InputError(f"{args.output!r} is there already", "give another name, or remove it")
+    if args.output is not None and not Path(args.output).resolve().parent.is_dir():  # known before they are made
+        raise InputError(f"there is no folder for {args.output!r}", "make it first")
     clues = None if args.solved else args.clues
     if args.task == "sudoku":
         lines = puzzles.sudokus(args.count, clues, args.seed, args.answers, args.hard)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from unmask import trace as traces
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 from unmask.modelcli import Namespace
 from unmask.models import MODELS, load_tokenizer
 from unmask.models.denoiser import Tokenizer
@@ -35,7 +35,8 @@ def run_report(args: Namespace) -> None:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot write {str(target)!r}", reason) from None
-    print(f"{target}: {sum(event['event'] == 'step' for event in events)} steps, {len(text) / 2**20:.2f} MiB")
+    steps = many(sum(event["event"] == "step" for event in events), "step")
+    print(f"{target}: {steps}, {len(text) / 2**20:.2f} MiB")
 
 
 def _tokenizer(events: list[Event], name: str | None) -> Tokenizer | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask import trace as traces
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 from unmask.page import report
 from unmask.recipe import Recipe
 from unmask.trace import Event
@@ -123,7 +123,8 @@ class Result:
 
     def _cost(self) -> str:
         """One line: path entropy and the counters."""
-        found = f"path entropy {self.path_entropy:.3f} bits · {self.steps} steps · {self.evaluations} evaluations"
+        cost = f"{many(self.steps, 'step')} · {many(self.evaluations, 'evaluation')}"
+        found = f"path entropy {self.path_entropy:.3f} bits · {cost}"
         return found if len(self.particles) == 1 else f"{found} · {len(self.particles)} particles"
 
     def _repr_html_(self) -> str:

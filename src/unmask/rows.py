@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 from unmask.lock import locked
 
 KIND = "unmask rows"
@@ -96,9 +96,8 @@ def opened(path: str | None, header: Line) -> Iterator[Rows]:
         try:
             yield found
         except KeyboardInterrupt:
-            many = len(found.kept)
-            said = f"{many} rows are in {path!r}, the same command goes on"
-            raise KeyboardInterrupt(*([said] if many else [])) from None
+            said = f"{many(len(found.kept), 'row is', 'rows are')} in {path!r}, the same command goes on"
+            raise KeyboardInterrupt(*([said] if found.kept else [])) from None
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from unmask import flags
 from unmask.errors import InputError
 from unmask.modelcli import Namespace, add_model, as_run, load_model
 from unmask.models import EMBEDDED, Denoiser
-from unmask.recipe import Recipe
 
 TOKEN = "UNMASK_TOKEN"
 # flag: (field of Limits, default, help)
@@ -46,7 +45,7 @@ def run_serve(args: Namespace) -> None:
             raise
         raise InputError(f"serving needs {error.name}", "pip install 'unmask[serve]'") from None
     usual = flags.to_settings(args, {"temperature": 1.0})
-    Recipe.from_dict(usual)
+    flags.to_recipe(args, {"temperature": 1.0})  # refuses what goes with nothing
     names = list(dict.fromkeys(args.model or EMBEDDED))
     token = _token(args.token)
     if args.seconds is not None and not 0 < args.seconds <= threading.TIMEOUT_MAX:

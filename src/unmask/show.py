@@ -16,6 +16,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from unmask.decode import Result, Watch
+from unmask.errors import many as many
 from unmask.models.denoiser import Chats, Denoiser
 from unmask.models.laws import Verdict
 from unmask.models.transformer import Transformer
@@ -123,10 +124,6 @@ def safe(text: str) -> str:
 
 def _written(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
-
-
-def many(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # --- registries ------------------------------------------------------------------------------------------------------
@@ -249,6 +246,12 @@ def progress() -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
 
 
+def milestone(line: str) -> None:
+    """A line on standard error, only where that is no terminal and shows no bar."""
+    if not sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def training() -> Iterator[Callable[[dict[str, Any]], None]]:
     """A teller that shows how training goes: a bar where there is a terminal, a line for each validation."""
@@ -281,7 +284,7 @@ def following() -> Iterator[Watch | None]:
 def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[Watch | None]:
     """A watcher of batches that shows how many questions are decoded, with their shares on the way; None as above."""
     with progress() as bar:
-        task = bar.add_task(name or f"{questions} questions", total=questions, completed=done)
+        task = bar.add_task(name or many(questions, "question"), total=questions, completed=done)
         before, now = done, 0  # questions of earlier batches, and of this one
 
         def tell(event: Event, decided: int, open: int) -> None:

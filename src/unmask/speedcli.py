@@ -58,7 +58,7 @@ def run_bench(args: Namespace) -> None:
 
         def measured(recipe: Recipe) -> Figures:
             def tell(stage: str) -> None:
-                bar.update(task, advance=1, description=f"{recipe.length} positions: {stage}")
+                bar.update(task, advance=1, description=f"{show.many(recipe.length or 0, 'position')}: {stage}")
 
             options = {"compile": args.compile, "repeat": args.repeat, "against": args.against}
             return speed.measure(model, recipe, prompt, tell=tell, **options)
@@ -119,10 +119,16 @@ def _sweep(text: str) -> Sweep:
     name, _, listed = text.partition("=")
     if name not in SWEPT:
         raise unknown("sweep", name, SWEPT)
-    parts = listed.split(",")
-    if not all(part.strip().isdecimal() and 0 < int(part) < 2**31 for part in parts) or len(set(parts)) < 2:
-        raise InputError(f"--sweep {text!r} has no list of values", f"write it like {name}=8,16,32")
-    return name, sorted({int(part) for part in parts})
+    parts = listed.split(",") if listed else []
+    like = f"write it like --sweep {name}=8,16,32"
+    for part in parts:
+        if not (part.strip().isdecimal() and 0 < int(part) < 2**31):
+            raise InputError(f"--sweep {text!r} has the value {part!r}", f"give whole numbers from 1; {like}")
+    values = sorted({int(part) for part in parts})
+    if len(values) < 2:
+        only = f"only the value {values[0]}" if values else "no values"
+        raise InputError(f"--sweep {text!r} has {only}", f"give at least two; {like}")
+    return name, values
 
 
 def _growth(name: str, rows: list[Figures]) -> float:
@@ -207,9 +213,11 @@ def _lines(found: Figures) -> dict[str, str]:
 def _rest(found: Figures) -> list[str]:
     """One line each: size, cost, memory, machine, notes."""
     given = f"{found['prompt']} + " if found["prompt"] else ""
+    nouns = ("particle", "position", "step", "call", "evaluation")
+    figures = (found["length" if noun == "position" else f"{noun}s"] for noun in nouns)
+    counts = list(map(show.many, figures, nouns))
     lines = [
-        f"{found['model']} ({found['dtype']}) · {found['particles']} particles · {given}{found['length']} positions · "
-        f"{found['steps']} steps · {found['calls']} calls · {found['evaluations']} evaluations",
+        f"{found['model']} ({found['dtype']}) · {counts[0]} · {given}{' · '.join(counts[1:])}",
         f"{found['tokens_per_second']:.1f} tokens of the answer a second · start {found['warm_start_seconds']:.3f} s, "
         f"the first time {found['start_seconds']:.3f} s",
     ]

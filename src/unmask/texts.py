@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask import corpus, sudoku
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 from unmask.models.denoiser import Denoiser
 from unmask.paths import Known, known
 from unmask.train.text import documents
@@ -76,7 +76,9 @@ def read(model: Denoiser, path: str, length: int | None, limit: int) -> tuple[li
     else:
         found = [known(model, pair.text, pair.prompt) for pair in pairs(_file(path), "")[:limit]]
     if len(found) < 2:
-        raise InputError(f"{path!r} has {len(found)} texts", "give at least two: their spread says how sure a mean is")
+        raise InputError(
+            f"{path!r} has {many(len(found), 'text')}", "give at least two: their spread says how sure a mean is"
+        )
     whole = all(all(text.open) for text in found)
     return found, Counter(token for text in found for token in text.tokens) if whole else None
 

@@ -88,9 +88,9 @@ def _show_scores(found: list[Scored], recipe: Recipe, draws: int, seconds: float
         made.add_row(mark, show.one_line(one.text), str(one.tokens), str(one.path_entropy), str(one.loss))
     show.console().print(made)
     spent = sum(one.evaluations for one in found)
-    order = recipe.sampler + (f", {recipe.steps} steps" if recipe.steps else "")
+    order = recipe.sampler + (f", {show.many(recipe.steps, 'step')}" if recipe.steps else "")
     many = f", 95 % over {draws} draws" if draws > 1 else ""
-    print(f"bits{many} · {order} · {spent} evaluations · {seconds:.1f} s")
+    print(f"bits{many} · {order} · {show.many(spent, 'evaluation')} · {seconds:.1f} s")
 
 
 def add_score(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +125,7 @@ def run_theory(args: Namespace) -> None:
         counts = Counter(table.counts)
     began = time.perf_counter()
     with _rows(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
-        task = bar.add_task(f"{len(texts)} texts", total=len(texts))
+        task = bar.add_task(show.many(len(texts), "text"), total=len(texts))
         found = study.study(
             model, texts, recipe, args.draws, args.paths, lambda done, _: bar.update(task, completed=done), keep
         )
@@ -154,7 +154,7 @@ def _show_theory(found: Row, folder: Path) -> None:
         "path entropy, reference": paths["reference"],
         "  decoded": paths["generated"],
         "  drift": paths["drift"],
-        f"loss a token in {found['recipe']['steps']} steps, less the NELBO": found["several_at_once"],
+        f"loss a token in {show.many(found['recipe']['steps'], 'step')}, less the NELBO": found["several_at_once"],
     }
     for name, value in rows.items():
         made.add_row(name, value if isinstance(value, str) else str(Mean(**value)))
@@ -162,7 +162,7 @@ def _show_theory(found: Row, folder: Path) -> None:
     known = "" if paths["kl"] is None else f"; measured {Mean(**paths['kl'])}"
     least = f"at least {paths['lower']['value']:.2e} by the drift, {Mean(**found['kl_at_least'])} by the loss"
     print(f"KL of the paths, nats: {least}{known}")
-    cost = f"{found['texts']} texts · {found['evaluations']} evaluations · {found['seconds']:.1f} s"
+    cost = f"{found['texts']} texts · {show.many(found['evaluations'], 'evaluation')} · {found['seconds']:.1f} s"
     print(f"{cost} · rows.jsonl, theory.json and theory.svg are in {str(folder)!r}")
 
 
@@ -273,7 +273,7 @@ def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
     sure = "" if found.low is None else f" (95 %: {found.low:.3g} to {high})"
     print(f"strength {found.strength:.3g}{sure}, where a gap is known to ±{made['noise']:.3f} bits")
     print(f"use it: unmask generate {made['flags']}")
-    cost = f"{made['evaluations']} evaluations · {made['seconds']:.1f} s"
+    cost = f"{show.many(made['evaluations'], 'evaluation')} · {made['seconds']:.1f} s"
     print(f"{cost} · rows.jsonl, calibrate.json and calibrate.svg are in {str(folder)!r}")
 
 
@@ -347,4 +347,4 @@ def _rows(path: str | None) -> Iterator[Callable[[Iterable[Row]], None]]:
         keep([])  # a file that cannot be written is refused before the long work
         yield keep
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(*([f"{kept} rows are in {path!r}"] if kept else [])) from None
+        raise KeyboardInterrupt(*([f"{show.many(kept, 'row is', 'rows are')} in {path!r}"] if kept else [])) from None

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.engine import Moment
 from unmask.entropy import bits
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 from unmask.models.denoiser import Head, Tokenizer
 from unmask.state import Vocab
 
@@ -160,7 +160,7 @@ def ending(events: Sequence[Event]) -> str | None:
     last, steps = events[-1], sum(event["event"] == "step" for event in events)
     if last["event"] == "end":
         return None
-    after = f"after {steps} step{'' if steps == 1 else 's'}"
+    after = f"after {many(steps, 'step')}"
     if last["event"] == "error":
         said = last["error"].get("message") if isinstance(last.get("error"), dict) else None
         return f"it failed {after}: {said or 'no reason is given'}"
@@ -273,7 +273,7 @@ class Parts:
         return part | {"steps": event["steps"][rows]} | _at(event, place, ("calls", "evaluations"))
 
     def _end(self, event: Event, place: int) -> Event:
-        rows = {name: event[name][self._rows(place)] for name in ("path_entropy", "texts", "steps")}
+        rows = {name: event[name][self._rows(place)] for name in ("path_entropy", "log_prob", "texts", "steps")}
         each = _at(event, place, ("chosen", "calls", "evaluations", "log_evidence", "lineages"))
         return {**event, **rows, **each}
 

@@ -107,6 +107,8 @@ def test_text_is_watched_while_it_is_decoded(live: Open) -> None:
     result = decode(load("text"), "The city of Vienna", recipe=recipe)
     assert first(page, ".outcome .answer").text_content() == f"The city of Vienna{result.text}"
     assert figure(page, "path entropy") == f"{result.path_entropy:.3f} bits"
+    assert figure(page, "log-probability") == f"{result.best.log_prob:.3f} nats"
+    assert figure(page, "chosen by") == "path entropy"
     assert figure(page, "evaluations") == "64" and figure(page, "steps") == "16"
     assert re.fullmatch(r"\d+\.\d\d", figure(page, "seconds"))
     states = page.evaluate("() => unmask.columns[0].view.trace.steps")
@@ -338,8 +340,36 @@ def test_an_address_is_shared(live: Open) -> None:
     other.goto(page.url)
     other.wait_for_function(HERE)
     assert other.evaluate(said) == page.evaluate(said)
-    strange = live({"model": "text", "a.sampler": "eb", "a.candidates": 3, "colour": "red"})
-    expect(strange.locator("#fault")).to_have_text("the address names colour, candidates, which is not to be had here")
+
+
+@pytest.mark.parametrize(
+    ("settings", "lost"),
+    [
+        ({"model": "text", "a.sampler": "eb", "a.candidates": 3, "colour": "red"}, "colour=red, a.candidates=3"),
+        ({**TEXT, **WALK, "a.scheme": "warp", "a.fill_tail": "maybe"}, "a.scheme=warp, a.fill_tail=maybe"),
+        ({"model": "gpt", "a.search": "smd", "b.sampler": "oracle"}, "model=gpt, a.search=smd, b.sampler=oracle"),
+        (
+            {**BOARD, **EIGHT, "length": 5, "chat": "true", "c.steps": "9" * 50},
+            f"c.steps={'9' * 39}…, chat=true, length=5",
+        ),
+    ],
+)
+def test_what_an_address_asks_for_in_vain_is_named(settings: dict[str, Any], lost: str, live: Open) -> None:
+    page = live(settings)
+    expect(page.locator("#fault")).to_have_text(f"dropped from the address, as there is no use for it here: {lost}")
+    again = page.url
+    page.goto("about:blank")
+    page.goto(again)  # what the page made of it has nothing in vain
+    page.wait_for_function(HERE)
+    assert not page.locator("#fault").is_visible()
+
+
+def test_settings_after_the_wrong_sign(host: tuple[str, Server], show: Open) -> None:
+    page = show(f"{host[0]}/?model=text&a.steps=3&ref=mail", wait=HERE)
+    said = "dropped from the address: model, a.steps, as settings stand after a #, not after a ?"
+    expect(page.locator("#fault")).to_have_text(said)
+    page = show(f"{host[0]}/?ref=mail#{urlencode({**TEXT, **WALK})}", wait=HERE)
+    assert not page.locator("#fault").is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

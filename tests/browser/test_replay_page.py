@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from screen import Open, large, settle, shown
 
-from unmask import load, trace
+from unmask import Recipe, decode, load, trace
 from unmask.page import report
 from unmask.trace import Event
 
@@ -125,6 +125,25 @@ def test_particles_in_the_table(board: list[Event], show: Open) -> None:
     worst = rows.nth(0).get_attribute("data-row")
     assert "selected" in str(rows.nth(0).get_attribute("class"))
     assert str(page.locator(".one canvas").get_attribute("aria-label")).startswith(f"Particle {worst} ")
+
+
+@pytest.mark.parametrize(("choose", "said"), [("likelihood", "log-probability"), ("agreement", "agreement")])
+def test_what_a_path_was_chosen_by(choose: str, said: str, show: Open) -> None:
+    recipe = Recipe("uniform", "best-of-n", steps=3, length=6, temperature=1.0, particles=4, choose=choose)
+    seen: list[Event] = []
+    decode(load("table"), recipe=recipe, watch=seen.append)
+    page, end = show(seen), seen[-1]
+    assert page.locator("h3").first.text_content() == f"Path of particle {end['chosen'][0]}, chosen by {said}"
+    assert page.locator(".settings div:has(dt:text-is('chosen by')) dd").text_content() == said
+    assert page.locator(".settings dt:text-is('choose')").count() == 0  # said once
+    page.get_by_role("button", name="log p").click()
+    found = [float(cell) for cell in page.locator("tbody td:nth-child(4)").all_text_contents()]
+    assert found == pytest.approx(sorted(end["log_prob"]), abs=6e-4)
+    older = {name: value for name, value in end.items() if name not in ("choose", "log_prob")}
+    page = show([*seen[:-1], older])
+    assert page.locator("h3").first.text_content() == f"Path of particle {end['chosen'][0]}, chosen"
+    assert not page.locator("th", has_text="log p").is_visible()
+    assert not page.locator("tbody td:nth-child(4)").first.is_visible()
 
 
 def test_prompts_of_one_batch(words: list[Event], show: Open) -> None:

@@ -27,21 +27,23 @@ def vacant(directory: Path) -> None:
 
 @contextmanager
 def new_checkpoint(directory: Path) -> Iterator[list[Path]]:
-    """A directory to write into; the list takes the files that were begun, config.json last."""
+    """A directory to write into, with those above it; the list takes the files that were begun, config.json last."""
     vacant(directory)
     begun: list[Path] = []
-    new = not directory.exists()
+    new: list[Path] = []
     try:
+        new += [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         yield begun
     except BaseException as error:
         with suppress(OSError):
             for path in begun:
                 path.unlink(missing_ok=True)
-            if new:
-                directory.rmdir()
+            for path in new:
+                path.rmdir()
         if isinstance(error, OSError | SafetensorError):
-            raise ModelError(f"cannot write {str(directory)!r}", said(error)) from None
+            reason = getattr(error, "strerror", None) or said(error)
+            raise ModelError(f"cannot write {str(directory)!r}", reason) from None
         raise
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -77,6 +77,13 @@ def run(job: Job) -> list[Figures]:
     return [{"cell": cell.name, "labels": cell.labels, **one} for cell, one in zip(job.cells, found, strict=True)]
 
 
+def _each(job: Job, verb: str) -> Iterator[Cell]:
+    """The cells, one at a time; where no bar is seen, a line after each."""
+    for place, cell in enumerate(job.cells, 1):
+        yield cell
+        show.milestone(f"{job.place.name}: {verb} cell {place} of {len(job.cells)}, {cell.name}")
+
+
 def header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
     """Where the rows of a cell come from."""
     name = job.model or job.place.model
@@ -113,7 +120,7 @@ def _tasks(job: Job, model: Denoiser) -> list[Figures]:
         questions = bench.prompts(task, examples[: job.n], shots(task, examples, pool)[: job.n], task.chat)
     graded: dict[str, list[bench.Row]] = {}
     found = []
-    for cell in job.cells:
+    for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
         about = header(job, recipe, len(questions), data)
         with rows.opened(job.rows(about), about) as kept:
@@ -163,7 +170,7 @@ def made(job: Job) -> str:
 
 def _texts(job: Job, model: Denoiser) -> list[Figures]:
     n, found, seen = job.n or 256, [], {}
-    for cell in job.cells:
+    for cell in _each(job, "sampled"):
         recipe = job.recipe(cell)
         about = header(job, recipe, n)
         with rows.opened(job.rows(about), about) as kept:
@@ -176,7 +183,7 @@ def _texts(job: Job, model: Denoiser) -> list[Figures]:
         return found
     judge = job.judge()
     opinions: dict[str, list[Figures]] = {}
-    for cell, one in zip(job.cells, found, strict=True):
+    for cell, one in zip(_each(job, "judged"), found, strict=True):
         opinions[cell.name] = _judged(judge, seen[cell.name], cell.name, one["judged"])
         base = job.experiment.baseline(cell)
         one |= {"judge": judge.name, **figures(opinions[cell.name], "number")}
@@ -239,7 +246,7 @@ def _gain(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> 
 
 def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
     found: dict[str, Figures] = {}  # by what is run: some cells are the same
-    for cell in job.cells:
+    for cell in _each(job, "timed"):
         recipe = job.recipe(cell)
         key = json.dumps([recipe.to_dict(), cell.how])
         if key not in found:
@@ -265,7 +272,7 @@ def _timed(model: Denoiser, recipe: Recipe, name: str) -> Figures:
 
 def _paths(job: Job, model: Denoiser) -> list[Figures]:
     found = []
-    for cell in job.cells:
+    for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
         result = decode_batch(model, [""], recipe=recipe)[0]
         curves = [particle.state_entropy for particle in result.particles]

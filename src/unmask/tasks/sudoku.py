@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unmask import sudoku
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 from unmask.tasks import files
 from unmask.tasks.task import Example, Puzzle, Source, Task
 
@@ -35,7 +35,8 @@ def read(path: Path) -> Iterator[Example]:
             f"there is no Sudoku in {str(path)!r}", "each line needs a field of 81 characters, 0-9 or dots"
         )
     if strange:
-        warnings.warn(f"{strange} lines of {str(path)!r} hold no Sudoku and are left out", stacklevel=2)
+        left = "holds no Sudoku and is left out" if strange == 1 else "hold no Sudoku and are left out"
+        warnings.warn(f"{many(strange, 'line')} of {str(path)!r} {left}", stacklevel=2)
 
 
 def solved(example: Example) -> str:

@@ -97,8 +97,11 @@ export class Column {
     };
     this._say("");
     const { entropy, evaluations, seconds } = this.outcome;
+    const by = this.view.trace.chosenBy();
     const figures = {
       "path entropy": `${short(entropy)} bits`,
+      "log-probability": `${short(event.log_prob[chosen])} nats`,
+      ...(by && { "chosen by": by }),
       evaluations: evaluations.toLocaleString("en"),
       steps: String(event.steps[chosen]),
       seconds: seconds.toFixed(2),

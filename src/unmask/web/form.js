@@ -50,20 +50,21 @@ export class Form {
     return found;
   }
 
-  // Only these settings, as text; the names that mean nothing here.
+  // Only these settings, as text; the names of those that mean nothing here, or whose value is no choice.
   set(texts) {
     const { sampler, search, ...rest } = texts;
     const strange = [];
-    for (const [control, name] of [[this.sampler, sampler], [this.search, search]]) {
-      const known = [...control.options].some((option) => option.value === name);
-      if (known) control.value = name;
-      else if (name !== undefined) strange.push(name);
+    for (const [kind, name] of [["sampler", sampler], ["search", search]]) {
+      const known = [...this[kind].options].some((option) => option.value === name);
+      if (known) this[kind].value = name;
+      else if (name !== undefined) strange.push(kind);
     }
     this.known = Object.fromEntries(Object.entries(rest).map(([name, value]) => [name, String(value)]));
     for (const { control } of this.fields.values()) control.value = "";
     this._show();
     this.more.open ||= [...this.more.querySelectorAll("input, select")].some((control) => control.value);
-    return [...strange, ...Object.keys(rest).filter((name) => !this.fields.has(name))];
+    const taken = (name) => this.fields.get(name)?.control.value === this.known[name];
+    return [...strange, ...Object.keys(rest).filter((name) => !taken(name))];
   }
 
   _value(about, text) {

@@ -5,6 +5,7 @@ import { make, short } from "./draw.js";
 import { Given } from "./given.js";
 import { Fault, Wire } from "./wire.js";
 
+const SHARED = ["model", "given", "seed", "length", "chat"]; // names in the address, beside those of recipes
 const wire = new Wire();
 const byId = (id) => document.getElementById(id);
 
@@ -132,14 +133,14 @@ class Live {
   _read() {
     const found = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
     const recipes = { a: {}, b: {} };
-    const strange = [];
+    const dropped = [];
     for (const [name, text] of Object.entries(found)) {
       const [letter, setting] = name.split(/\.(.*)/s);
-      if (setting && letter in recipes) recipes[letter][setting] = text;
-      else if (!["model", "given", "seed", "length", "chat"].includes(name)) strange.push(name);
+      if (setting && Object.hasOwn(recipes, letter)) recipes[letter][setting] = text;
+      else if (!SHARED.includes(name)) dropped.push(name);
     }
     if (this.models.some((model) => model.id === found.model)) this.model.value = found.model;
-    else if (found.model) strange.push(found.model);
+    else if (found.model) dropped.push("model");
     this.two = Object.keys(recipes.b).length > 0;
     this._twin();
     const wanted = { ...recipes }; // the first note() writes the address anew
@@ -148,12 +149,16 @@ class Live {
     if (found.seed !== undefined) this.seed.value = found.seed;
     if (found.length !== undefined) this.length.value = found.length;
     if (found.chat !== undefined) this.given.chat.checked = found.chat === "true";
+    const chats = this.chosen.unmask.chat && ["true", "false"].includes(found.chat);
+    if (found.chat !== undefined && !chats) dropped.push("chat");
     for (const column of this.columns) {
-      const mine = wanted[column.letter.toLowerCase()];
-      if (Object.keys(mine).length) strange.push(...column.form.set(mine));
+      const letter = column.letter.toLowerCase();
+      if (!Object.keys(wanted[letter]).length) continue;
+      dropped.push(...column.form.set(wanted[letter]).map((name) => `${letter}.${name}`));
     }
     this.note();
-    tell(strange.length ? `the address names ${strange.join(", ")}, which is not to be had here` : "");
+    if (found.length !== undefined && this.long.hidden) dropped.push("length");
+    tell(lost(dropped.map((name) => [name, found[name]])));
   }
 
   // --- decoding ---
@@ -223,6 +228,15 @@ class Live {
     } else if (event.key === "Escape" && !this.halt.disabled) this.stop();
     else if (event.target === document.body && !this.columns[0].result.hidden) this.columns[0].key(event);
   }
+}
+
+// One line about what an address asks for in vain; "" if there is nothing.
+function lost(pairs) {
+  const all = pairs.map(([name, text]) => `${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}`);
+  if (all.length) return `dropped from the address, as there is no use for it here: ${all.join(", ")}`;
+  const asked = [...new URLSearchParams(location.search).keys()];
+  const mine = asked.filter((name) => SHARED.includes(name) || /^[ab]\./.test(name));
+  return mine.length ? `dropped from the address: ${mine.join(", ")}, as settings stand after a #, not after a ?` : "";
 }
 
 // One line about what is wrong; none if there is nothing.

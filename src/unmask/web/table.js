@@ -6,6 +6,7 @@ import { clashes } from "./replay.js";
 const COLUMNS = [
   { name: "particle", key: (one) => one.particle, number: true },
   { name: "path entropy", key: (one) => one.entropy, number: true },
+  { name: "log p", key: (one) => one.logProb ?? -Infinity, number: true, title: "log-probability, in nats" },
   { name: "steps", key: (one) => one.steps, number: true },
   { name: "began as", key: (one) => one.origin, number: true },
   { name: "answer", key: (one) => one.answer, number: false },
@@ -21,6 +22,7 @@ export function particlesOf(trace, prompt) {
       row,
       particle,
       entropy: trace.end?.path_entropy?.[row] ?? trace.meanEntropy(row),
+      logProb: trace.end?.log_prob?.[row], // nats; undefined before the end, and in older traces
       steps: trace.end?.steps?.[row] ?? trace.steps,
       origin: trace.line(row)[0] - from,
       answer: trace.end?.answers?.[row] ?? trace.end?.texts?.[row] ?? trace.text(trace.last, row, prompt),
@@ -38,7 +40,8 @@ export class Table {
     this.sorted = { column: 0, down: false };
     this.body = make("tbody");
     this.heads = COLUMNS.map((column, place) => {
-      const button = make("button", { type: "button", onclick: () => this.sort(place) }, column.name);
+      const about = { type: "button", title: column.title, onclick: () => this.sort(place) };
+      const button = make("button", about, column.name);
       return make("th", { scope: "col", class: column.number ? "number" : null }, button);
     });
     const head = make("thead", {}, make("tr", {}, make("th", { scope: "col" }, hidden("chosen")), ...this.heads));
@@ -54,6 +57,9 @@ export class Table {
   fill(rows, selected) {
     this.rows = rows;
     this.selected = selected;
+    this.logged = rows.some((one) => one.logProb !== undefined);
+    this.element.classList.toggle("logged", this.logged);
+    this.heads[COLUMNS.findIndex((column) => column.name === "log p")].hidden = !this.logged;
     const { column, down } = this.sorted;
     const key = COLUMNS[column].key;
     const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.row - b.row);
@@ -88,6 +94,7 @@ export class Table {
       make("td", {}, ...mark),
       make("td", { class: "number" }, button),
       make("td", { class: "number" }, short(one.entropy)),
+      make("td", { class: "number", hidden: this.logged ? null : "" }, short(one.logProb)),
       make("td", { class: "number" }, String(one.steps)),
       make("td", { class: "number" }, String(one.origin)),
       make("td", { class: "answer" }, ...answer(one)),
@@ -118,12 +125,14 @@ export function settings(trace, prompt) {
   const last = trace.counts.at(-1);
   const pairs = [["model", start.model], ["seed", start.seeds?.[prompt]], ["particles", start.particles]];
   for (const [name, value] of Object.entries(start.recipe ?? {})) {
-    if (!["seed", "particles"].includes(name)) pairs.push([name.replaceAll("_", " "), value]);
+    const told = name === "choose" && trace.chosenBy(); // stands below, in words
+    if (!told && !["seed", "particles"].includes(name)) pairs.push([name.replaceAll("_", " "), value]);
   }
   pairs.push(["steps taken", trace.steps]);
   pairs.push(["calls", end?.calls?.[prompt] ?? last?.[0]?.[prompt]]);
   pairs.push(["evaluations", end?.evaluations?.[prompt] ?? last?.[1]?.[prompt]]);
   if (end) {
+    if (trace.chosenBy()) pairs.push(["chosen by", trace.chosenBy()]);
     pairs.push(["lineages left", end.lineages?.[prompt]]);
     if (end.log_evidence?.[prompt]) pairs.push(["log evidence, nats", short(end.log_evidence[prompt])]);
     if (typeof end.seconds === "number") pairs.push(["seconds", end.seconds.toFixed(2)]);

@@ -4,6 +4,7 @@
 // Numbers lie in typed arrays, and a copy of the state is kept every few steps, so that going back is quick.
 
 const BUDGET = 96 << 20; // bytes of copies; where they pass it, every other one goes
+const CHOICES = new Map([["entropy", "path entropy"], ["likelihood", "log-probability"]]); // a vote is a vote
 
 class Growing {
   constructor(kind) {
@@ -201,6 +202,12 @@ export class Trace {
   // The chosen row of a prompt; null before the end.
   chosen(prompt) {
     return this.end ? prompt * this.particles + this.end.chosen[prompt] : null;
+  }
+
+  // What the chosen row was chosen by, in words; "" where nothing was chosen, or nobody says.
+  chosenBy() {
+    const by = this.particles > 1 ? this.end?.choose : null;
+    return by ? (CHOICES.get(by) ?? by) : "";
   }
 
   width(prompt) {

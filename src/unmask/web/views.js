@@ -241,7 +241,8 @@ class View {
     const h = this.step < trace.steps ? trace.entropyAt(this.step, scene.slot) : NaN;
     parts.count.textContent = `step ${this.step} of ${trace.steps}`;
     parts.now.textContent = Number.isNaN(h) ? "" : `h ${short(h)} bits`;
-    const best = scene.row === trace.chosen(prompt) ? ", chosen" : "";
+    const by = trace.chosenBy();
+    const best = scene.row === trace.chosen(prompt) ? `, chosen${by && ` by ${by}`}` : "";
     parts.caption.textContent = `Path of particle ${particle}${best}`;
     parts.legend.style.background = gradient(this.colouring);
     const byStep = this.colouring === "step";
@@ -251,7 +252,8 @@ class View {
     const text = trace.text(scene.state, scene.slot, prompt);
     parts.one.textContent = text; // inside a canvas: for readers without pictures
     parts.one.setAttribute("aria-label", `Particle ${particle} at step ${this.step} of ${trace.steps}: ${text}`);
-    parts.all.setAttribute("aria-label", `All ${trace.particles} particles at step ${this.step}`);
+    const all = trace.particles === 1 ? "The only particle" : `All ${trace.particles} particles`;
+    parts.all.setAttribute("aria-label", `${all} at step ${this.step}`);
   }
 
   // --- the page ---
