@@ -17,9 +17,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 # Each may import what stands before it; a folder may also import from itself. A new module needs a place here.
 ORDER = (
     "interrupt errors sandbox lock stats memory device clock chart interval sudoku countdown philox dice state "
-    "faults models entropy kernels layout fused read background corpus samplers choose search engine spread replay "
-    "prompt trace pack page recipe shipped result decode likelihood tasks rows bench compare judge floor speed train "
-    "puzzles paths noised theory calibrate texts study lmargs lmrows unmask lmeval origin show paper flags "
+    "faults models entropy kernels layout fused read background corpus samplers choose potential search engine spread "
+    "replay prompt trace pack page recipe shipped result decode likelihood tasks rows bench compare judge floor speed "
+    "train puzzles paths noised theory calibrate texts study lmargs lmrows unmask lmeval origin show paper flags "
     "modelcli puzzlecli reportcli evalcli judgecli theorycli papercli speedcli server servecli demo commands "
     "parser cli __main__"
 ).split()

@@ -13,7 +13,8 @@ from unmask.choose import CHOOSERS
 from unmask.cli import main
 from unmask.decode import Result, decode, decode_batch
 from unmask.errors import InputError, SettingError
-from unmask.search import POTENTIALS, Search, decided, resample, smc
+from unmask.potential import POTENTIALS
+from unmask.search import SEARCHES, Search, decided, differing, reopen, resample, smc
 from unmask.state import State, Vocab, begin
 
 BIT = math.log(2)
@@ -98,6 +99,65 @@ def test_a_growth_is_counted_once() -> None:
 def test_a_copy_has_been_asked_what_its_ancestor_was() -> None:
     done = once(smc(K, 1, strength=1e6, potential="change"), state_of([3.0, 1.0, 2.0, 4.0]))
     assert done.ancestors.tolist() == [1] * K and done.score.tolist() == pytest.approx([-1.0] * K)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
+def test_relative_weights_do_not_depend_on_the_scale(scale: float) -> None:
+    done = once(never(potential="relative"), state_of([scale * h for h in (1.0, 2.0, 4.0, 8.0)]))
+    assert (done.log_weight - done.log_weight[0]).exp().tolist() == pytest.approx([1, 1 / 2, 1 / 4, 1 / 8])
+    assert once(never(potential="relative"), state_of([0.0, 0.0, 1.0, 1.0])).log_weight.isfinite().all()
+
+
+def test_auto_leaves_alone_what_is_alike() -> None:
+    """Entropies within a fifth of each other move nobody; one of many times less does."""
+    auto = SEARCHES["auto"](K)
+    assert once(auto, state_of([1.0, 1.1, 1.2, 1.05])).ancestors.tolist() == [0, 1, 2, 3]
+    assert once(auto, state_of([0.01, 1.0, 1.0, 1.0])).ancestors.tolist() != [0, 1, 2, 3]
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+def canvases(*rows: str) -> State:
+    """Particles of one prompt as text: a letter is a token, a dot a mask."""
+    state = state_of([1.0] * len(rows))
+    wide = [list(row.ljust(10, ".")) for row in rows]
+    return state.replace(
+        tokens=torch.tensor([[2 if letter == "." else 10 + ord(letter) for letter in row] for row in wide])
+    )
+
+
+def test_particles_differ_in_what_both_have_decided() -> None:
+    assert float(differing(canvases("ab..", "ab.c", "ab.c", "abd."))) == 0
+    assert float(differing(canvases("ab", "ac"))) == pytest.approx(0.5)
+    search = smc(2, 1, strength=1e6, apart=0.6)
+    state = canvases("ab", "ac").replace(entropy=torch.tensor([1.0, 2.0]).double())
+    assert once(search, state).ancestors.tolist() == [0, 1]
+    assert once(smc(2, 1, strength=1e6, apart=0.5), state).ancestors.tolist() == [0, 0]
+
+
+def test_a_copy_reopens_what_was_least_likely() -> None:
+    state = canvases("abcdefgh", "abcdefgh", "abcdefgh").replace(
+        said=torch.tensor([[-900.0, 0, 0, -900, 0, 0, 0, 0, 0, 0]] * 3).double()
+    )
+    after = reopen(smc(3, reopen=0.25), state, 4, torch.tensor([0, 0, 2]), torch.ones(3, dtype=torch.bool))
+    assert after.masked.sum(1).tolist() == [2, 4, 2]
+    assert after.masked[1, :8].nonzero()[:, 0].tolist() == [0, 3] and float(after.log_prob[1]) == 0
+    last = reopen(smc(3, reopen=0.25), state, 4, torch.tensor([0, 0, 2]), torch.zeros(3, dtype=torch.bool))
+    assert last.tokens.equal(state.tokens)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "confidence", "semi-ar", "ancestral", "dream"])
+def test_what_was_reopened_is_decided_again(sampler: str) -> None:
+    steps = {"steps": 6} if sampler in ("ancestral", "dream") else {}
+    recipe = Recipe(sampler, "smc", temperature=1.0, particles=6, every=1, target=0.5, reopen=0.5, **steps)
+    canvas = "se[MASK][MASK]te [MASK][MASK][MASK][MASK]"
+    found = decode(load("random"), canvas=canvas, recipe=recipe)
+    again = decode(load("random"), canvas=canvas, recipe=recipe)
+    assert [one.tokens for one in found.particles] == [one.tokens for one in again.particles]
+    mask = load("random").vocab.mask
+    assert all(mask not in one.tokens and one.text.startswith("se") for one in found.particles)
+    assert found.lineages < 6
 
 
 def test_likely_tokens_weigh_more() -> None:
@@ -191,12 +251,23 @@ def test_the_likeliest_wins(table) -> None:
         assert found.chosen == max(range(8), key=lambda place: found.particles[place].log_prob)
 
 
-def test_agreement_weighs_votes_by_their_paths() -> None:
-    state = state_of([0.0] * 4, entropy_sum=torch.tensor([0.0, 1.0, 1.2, 5.0]), entropy_weight=torch.ones(4))
+def test_the_least_surprised_wins(table) -> None:
+    """The mean of what was foreseen at six positions and what was met, in nats."""
+    recipe = Recipe("uniform", "best-of-n", length=6, temperature=1.0, particles=8, choose="certainty")
+    for found in decode_batch(table, [""] * 5, recipe=recipe):
+        surprise = [(6 * one.path_entropy * BIT - one.log_prob) / 2 for one in found.particles]
+        assert found.chosen == min(range(8), key=surprise.__getitem__)
+
+
+def test_agreement_weighs_votes_by_their_surprise() -> None:
+    """Ten positions: a path entropy of 0.2 nats foresees 2, of which with nothing met 1 counts."""
+    state = state_of([0.0] * 4, entropy_sum=torch.tensor([0.0, 0.2, 0.24, 1.0]), entropy_weight=torch.ones(4))
     assert CHOOSERS["agreement"](state, ["a", "b", "b", "b"]).tolist() == [0]  # 1 against 0.37 + 0.30 + 0.01
-    near = state.replace(entropy_sum=torch.tensor([0.0, 0.1, 0.2, 5.0]))
+    near = state.replace(entropy_sum=torch.tensor([0.0, 0.02, 0.04, 1.0]))
     assert CHOOSERS["agreement"](near, ["a", "b", "b", "b"]).tolist() == [1]
     assert CHOOSERS["agreement"](near, [None, "b", "c", None]).tolist() == [1]
+    met = near.replace(said=torch.tensor([[0.0], [-4.0], [-4.0], [-4.0]]).double())
+    assert CHOOSERS["agreement"](met, ["a", "b", "b", "b"]).tolist() == [0]  # each b weighs e^-2 of before
 
 
 def test_what_was_chosen_by_is_said(table, capsys) -> None:
@@ -219,8 +290,10 @@ def test_an_answer_must_be_comparable(table) -> None:
     ("settings", "said"),
     [
         ({"after": 0.6, "until": 0.5}, "give after below until"),
-        ({"particles": 8, "islands": 3}, "8 particles do not make 3 islands: give 6 or 9"),
+        ({"particles": 8, "islands": 3}, "8 particles cannot make 3 islands: give 6 or 9"),
         ({"target": 0.5, "temper": 1.0}, "temper and target exclude each other"),
+        ({"reopen": 0.5, "sampler": "eb"}, "it takes one that plans its steps"),
+        ({"reopen": 0.5, "cache_block": 8}, "a prefix cache does not go with reopen"),
         ({"choose": "entropi"}, "did you mean 'entropy'"),
         ({"until": 1.5}, "it must be at most 1"),
     ],

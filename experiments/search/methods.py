@@ -59,7 +59,7 @@ METHODS: dict[str, Any] = {
     "ess-0.7-twice": lambda cell, k: {**EVEN, "target": 0.7, "every": math.ceil(cell.steps / 3)},
     **{
         f"{name}-0.7": {**EVEN, "potential": name, "target": 0.7}
-        for name in ("change", "path", "likelihood", "ahead", "both", "relative")
+        for name in ("change", "path", "likelihood", "both", "relative")
     },
     "path-1": {**EVEN, "potential": "path", "strength": 1.0},
     "below-0.5": {**EVEN, "potential": "path", "strength": 1.0, "below": 0.5},

@@ -178,8 +178,7 @@ def advance(
     state, tally = _look(way, state, sight, want, first, tally)
     raw = _weigh(way, state, sight, want, first, faults)
     entropy = state_entropy(raw.entropy, counted)
-    ahead = raw.top.double().where(counted, 0.0).sum(1)
-    state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy), ahead=ahead)
+    state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
 
     resampled = None
     if due is not None:
@@ -190,7 +189,7 @@ def advance(
 
     turn, drawn = _turn(way, state, sight, step, faults)
     after = _act(way, turn, drawn, active, faults)
-    if resampled is not None and way.search.reopen:
+    if resampled is not None and way.search.reopen > 0:
         after = reopen(way.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
     sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
     after = _remember(state, after, active & counted.any(1), rules)

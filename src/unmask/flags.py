@@ -10,9 +10,10 @@ from typing import Any
 
 from unmask.choose import CHOOSERS
 from unmask.errors import InputError, SettingError, unknown
+from unmask.potential import POTENTIALS
 from unmask.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, read_settings, takers
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
-from unmask.search import POTENTIALS, SCHEMES, SEARCHES
+from unmask.search import SCHEMES, SEARCHES
 from unmask.shipped import RECIPES
 
 

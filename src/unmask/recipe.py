@@ -93,11 +93,9 @@ class Recipe:
             object.__setattr__(self, name, _checked(name, value))
         for name in self.to_dict():
             if name in SPECIFIC and name not in [*settings(SAMPLERS[self.sampler]), *settings(SEARCHES[self.search])]:
-                who = [other for registry in (SAMPLERS, SEARCHES) for other in takers(name, registry)]
-                raise SettingError(
-                    f"{name} has no effect on sampler {self.sampler} with search {self.search}",
-                    f"leave it out, or use {' or '.join(who)}",
-                )
+                who = " or ".join(other for registry in (SAMPLERS, SEARCHES) for other in takers(name, registry))
+                what = f"{name} has no effect on sampler {self.sampler} with search {self.search}"
+                raise SettingError(what, f"leave it out, or use {who}")
         sampler = self.build_sampler()
         if self.scope == "block" and sampler.block_length is None:
             raise SettingError("scope block needs blocks", "give a block_length, or use scope region")
@@ -109,6 +107,8 @@ class Recipe:
             raise SettingError(
                 f"fill_tail has no effect on sampler {self.sampler}, which may reopen an EOS", "leave it out"
             )
+        if self.reopen and (not sampler.scheduled or sampler.revises):
+            raise SettingError(f"reopen has no place in sampler {self.sampler}", "it takes one that plans its steps")
         if self.fill_tail and self.reopen:
             raise SettingError("fill_tail does not go with reopen, which may reopen an EOS", "leave one out")
         if self.cache_block is not None:

@@ -8,7 +8,6 @@ them still have masks at each n.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,11 +17,9 @@ from torch import Tensor
 from unmask import dice
 from unmask.choose import CHOOSERS
 from unmask.dice import Purpose
-from unmask.entropy import bits
-from unmask.errors import SettingError, unknown
+from unmask.errors import SettingError, many, unknown
+from unmask.potential import POTENTIALS
 from unmask.state import State, Step
-
-NOTHING = 1e-6  # nats: a state entropy below it is as good as none
 
 
 @dataclass(frozen=True)
@@ -57,67 +54,6 @@ class Resampled:
     log_evidence: Tensor  # [P] float64: the log of the factor by which the evidence estimate grew
     ess: Tensor  # [P] float64: effective sample size; NaN where nothing was evaluated
     strength: Tensor  # [P] float64: the strength that was used
-
-
-# --- potentials: a state -> log G at strength 1 ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Potential:
-    """A score of states. `since`: log G is its growth since it was last asked, so that a path's factors multiply to
-    exp(λ score) of its end; else it is the score itself."""
-
-    score: Callable[[State, int], Tensor]  # state, size of the vocabulary -> [B] float64
-    since: bool = False
-
-
-def gibbs(state: State, width: int) -> Tensor:
-    """The appendix: r = 1 - h / log V, G = exp(λ r)."""
-    return 1 - state.entropy / math.log(width)
-
-
-def plain(state: State, width: int) -> Tensor:
-    """The theory, un-normalised: G = exp(-λ h) with h in bits."""
-    return -bits(state.entropy)
-
-
-def relative(state: State, width: int) -> Tensor:
-    """How many times lower: G = h^-λ. Where all are alike, in whatever units, nothing is favoured."""
-    return -state.entropy.clamp(min=NOTHING).log()
-
-
-def path(state: State, width: int) -> Tensor:
-    """All state entropies of the path so far, in bits: what path entropy is the mean of."""
-    return -bits(state.entropy_sum + state.entropy)
-
-
-def likelihood(state: State, width: int) -> Tensor:
-    """The log-probability of the tokens written so far, in bits, as in self-rewarding SMC."""
-    return bits(state.log_prob)
-
-
-def ahead(state: State, width: int) -> Tensor:
-    """The same with one step of looking ahead: as if the likeliest tokens were written in all masks now."""
-    return bits(state.log_prob + state.ahead)
-
-
-def both(state: State, width: int) -> Tensor:
-    """The path's entropies and the log-probability of its tokens, each for one position."""
-    steps = (state.entropy_weight + 1).clamp(min=1)
-    written = (state.open - state.masked.sum(1)).clamp(min=1)
-    return path(state, width) / steps + likelihood(state, width) / written
-
-
-POTENTIALS: dict[str, Potential] = {
-    "gibbs": Potential(gibbs),
-    "plain": Potential(plain),
-    "relative": Potential(relative),
-    "change": Potential(plain, since=True),
-    "path": Potential(path, since=True),
-    "likelihood": Potential(likelihood, since=True),
-    "ahead": Potential(ahead, since=True),
-    "both": Potential(both),
-}
 
 
 # --- schemes: weights -> ancestors -----------------------------------------------------------------------------------
@@ -321,9 +257,9 @@ def smc(
     if after > until:
         raise SettingError(f"after is {after} and until {until}", "give after below until")
     if particles % islands:
-        many = particles // islands * islands
-        hint = f"give {f'{many} or ' if many else ''}{many + islands}"
-        raise SettingError(f"{particles} particles do not make {islands} islands", hint)
+        fewer = particles // islands * islands
+        hint = f"give {f'{fewer} or ' if fewer else ''}{fewer + islands}"
+        raise SettingError(f"{many(particles, 'particle')} cannot make {islands} islands", hint)
     strength = 5.0 if strength is None else strength
     return Search(
         particles,
@@ -360,6 +296,11 @@ def beam(beams: int = 2, candidates: int = 4, every: int = 1) -> Search:
     return Search(beams * candidates, True, every, beams=beams)
 
 
+def auto(particles: int = 5) -> Search:
+    """What the study of searches chose: E-SMC that resamples only where particles part, then weighed agreement."""
+    return smc(particles, None, 1.0, "relative", "systematic", below=0.7, choose="agreement")
+
+
 def vote(particles: int = 5) -> Search:
     """Majority vote: independent paths, the most frequent answer."""
     return Search(particles, choose="vote")
@@ -369,6 +310,7 @@ SEARCHES: dict[str, Callable[..., Search]] = {
     "vanilla": vanilla,
     "best-of-n": best_of_n,
     "smc": smc,
+    "auto": auto,
     "greedy": greedy,
     "beam": beam,
     "vote": vote,

@@ -50,7 +50,6 @@ class State:
     entropy_weight: Tensor  # [B] float64: their weights
     entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
-    ahead: Tensor  # [B] float64: log-probability of filling all masks at once with the likeliest tokens, nats
     said: Tensor  # [B, L] float64: log-probability of a token when it was written, in the model's distribution, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
     vocab: Vocab
@@ -161,7 +160,6 @@ def begin(
         entropy_weight=zero,
         entropy=zero + torch.nan,
         log_weight=zero,
-        ahead=zero,
         said=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         score=zero,
         vocab=vocab,

@@ -11,9 +11,10 @@ from unmask import show
 from unmask.choose import CHOOSERS
 from unmask.flags import HELP
 from unmask.models import EMBEDDED
+from unmask.potential import POTENTIALS
 from unmask.recipe import CHOICES, KINDS, RANGES, SPECIFIC, Recipe
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
-from unmask.search import POTENTIALS, SCHEMES, SEARCHES
+from unmask.search import SCHEMES, SEARCHES
 
 RULES = {"p2": tuple(P2_RULES), "dream": tuple(DREAM_RULES)}
 
