@@ -260,10 +260,10 @@ def test_the_least_surprised_wins(table) -> None:
 
 
 def test_agreement_weighs_votes_by_their_surprise() -> None:
-    """Ten positions: a path entropy of 0.2 nats foresees 2, of which with nothing met 1 counts."""
-    state = state_of([0.0] * 4, entropy_sum=torch.tensor([0.0, 0.2, 0.24, 1.0]), entropy_weight=torch.ones(4))
+    """Two nats foreseen and none met are a surprise of 1."""
+    state = state_of([0.0] * 4, foreseen=torch.tensor([0.0, 2.0, 2.4, 10.0]).double())
     assert CHOOSERS["agreement"](state, ["a", "b", "b", "b"]).tolist() == [0]  # 1 against 0.37 + 0.30 + 0.01
-    near = state.replace(entropy_sum=torch.tensor([0.0, 0.02, 0.04, 1.0]))
+    near = state.replace(foreseen=torch.tensor([0.0, 0.2, 0.4, 10.0]).double())
     assert CHOOSERS["agreement"](near, ["a", "b", "b", "b"]).tolist() == [1]
     assert CHOOSERS["agreement"](near, [None, "b", "c", None]).tolist() == [1]
     met = near.replace(said=torch.tensor([[0.0], [-4.0], [-4.0], [-4.0]]).double())

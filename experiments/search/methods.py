@@ -18,7 +18,7 @@ class Cell:
     task: str
     level: int  # clues, numbers, or positions
     sampler: str
-    steps: int  # of one path
+    steps: int | None  # of one path; None: as many as it takes
 
     @property
     def name(self) -> str:
@@ -26,7 +26,8 @@ class Cell:
 
     def recipe(self, **more: Any) -> Recipe:
         text = {"length": self.level, "ban": "eos"} if self.task == "text" else {}
-        return Recipe.from_dict({"sampler": self.sampler, "temperature": 1.0, "steps": self.steps, **text, **more})
+        steps = {"steps": self.steps} if self.steps else {}
+        return Recipe.from_dict({"sampler": self.sampler, "temperature": 1.0, **steps, **text, **more})
 
 
 CELLS = {
@@ -39,7 +40,7 @@ CELLS = {
         Cell("countdown", 5, sampler, 28),
         *([Cell("text", 256, sampler, 64)] if sampler == "uniform" else []),
     )
-}
+} | {cell.name: cell for cell in (Cell("sudoku", 24, "eb", None), Cell("countdown", 4, "eb", None))}
 
 
 def beams(k: int) -> dict[str, Any]:

@@ -135,6 +135,7 @@ def line(found: Result, number: int, holes: int, share: int, answers: Sequence[A
         "chosen": found.chosen,
         "entropy": [round(particle.path_entropy, 7) for particle in found.particles],
         "log_prob": [round(particle.log_prob, 5) for particle in found.particles],
+        "surprise": [round(particle.surprise, 5) for particle in found.particles],
         "answer": [names[answer] for answer in answers],
     }
 

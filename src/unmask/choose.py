@@ -39,10 +39,9 @@ def by_agreement(state: State, answers: list[Any]) -> Tensor:
 
 
 def surprise(state: State) -> Tensor:  # [B] float64, nats
-    """Of a whole path: the mean of what it met, -log of the probability of its tokens, and of what it foresaw, its
-    path entropy at every position."""
-    foreseen = state.path_entropy.nan_to_num(0.0) * state.open
-    return (foreseen - state.log_prob) / 2
+    """Of a whole path: the mean of what it foresaw, the state entropy at each position when that was written, and of
+    what it met, -log of the probability of its tokens."""
+    return (state.foreseen - state.log_prob) / 2
 
 
 def _elected(state: State, answers: list[Any], weights: list[float], by: Tensor) -> Tensor:

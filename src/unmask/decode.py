@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask import background, engine
 from unmask import trace as traces
-from unmask.choose import ASKS, CHOOSERS
+from unmask.choose import ASKS, CHOOSERS, surprise
 from unmask.engine import Moment, Rules
 from unmask.entropy import bits
 from unmask.errors import InputError, many
@@ -210,13 +210,13 @@ def _along(moments: Sequence[tuple[Tensor, Resampled | None]]) -> list[list[floa
 def _particles(
     model: Denoiser, rows: Sequence[Canvas], state: State, steps: list[int], paths: list[list[float | None]]
 ) -> list[Particle]:
-    found = []
-    for row, tokens in enumerate(state.tokens.tolist()):
+    found, scores = [], zip(state.log_prob.tolist(), surprise(state).tolist(), strict=True)
+    for row, (tokens, score) in enumerate(zip(state.tokens.tolist(), scores, strict=True)):
         canvas = rows[row // state.particles]
         tokens = tokens[len(tokens) - len(canvas.tokens) :]
         text = model.tokenizer.decode([tokens[column] for column in shown(tokens, canvas, state.vocab)])
         entropy, origin = float(bits(state.path_entropy[row])), int(state.origin[row])
-        found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin, float(state.log_prob[row])))
+        found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin, *score))
     return found
 
 

@@ -339,12 +339,13 @@ def _act(way: Way, turn: Turn, drawn: list[Drawn], active: Tensor, faults: Fault
 
 def _remember(before: State, after: State, counts: Tensor, rules: Rules) -> State:  # counts [B] bool
     """Add the step's state entropy to the path: with weight 1, or with the share of open positions decided."""
-    weight = counts.double()
-    if rules.weight == "time":
-        weight = weight * (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0) / before.open.clamp(min=1)
+    written = (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0)
+    weight = counts * written / before.open.clamp(min=1) if rules.weight == "time" else counts.double()
+    entropy = before.entropy.where(counts, 0.0)
     return after.replace(
-        entropy_sum=before.entropy_sum + torch.where(weight > 0, before.entropy * weight, 0.0),
+        entropy_sum=before.entropy_sum + entropy * weight,
         entropy_weight=before.entropy_weight + weight,
+        foreseen=before.foreseen + entropy * written,
     )
 
 

@@ -29,6 +29,7 @@ class Particle:
     steps: int
     origin: int  # the particle in which its lineage began
     log_prob: float  # nats: of the tokens as they were written, in the model's own distribution
+    surprise: float  # nats: the mean of -log_prob and of what the state entropies foresaw; see `choose.surprise`
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Result:
                     "text": p.text,
                     "path_entropy": p.path_entropy,
                     "log_prob": p.log_prob,
+                    "surprise": p.surprise,
                     "steps": p.steps,
                     "origin": p.origin,
                 }

@@ -10,7 +10,9 @@ from unmask.read import RAW, Raw
 from unmask.search import Resampled
 from unmask.state import State
 
-MOVING = tuple("tokens origin time entropy_sum entropy_weight entropy log_weight said score".split())  # of a State
+MOVING = tuple(
+    "tokens origin time entropy_sum entropy_weight entropy foreseen log_weight said score".split()
+)  # of a State
 
 
 def spread(moment: Moment, whole: Moment, rows: Tensor) -> Moment:

@@ -49,6 +49,7 @@ class State:
     entropy_sum: Tensor  # [B] float64: weighted state entropies so far, nats
     entropy_weight: Tensor  # [B] float64: their weights
     entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
+    foreseen: Tensor  # [B] float64: for each position written so far the state entropy at that step, summed, nats
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
     said: Tensor  # [B, L] float64: log-probability of a token when it was written, in the model's distribution, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
@@ -159,6 +160,7 @@ def begin(
         entropy_sum=zero,
         entropy_weight=zero,
         entropy=zero + torch.nan,
+        foreseen=zero,
         log_weight=zero,
         said=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         score=zero,
