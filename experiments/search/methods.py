@@ -52,6 +52,7 @@ EVEN = {"search": "smc", "scheme": "systematic"}
 # Names -> settings of K particles; a function is given the cell and K. What is chosen at the end is tried on the rows.
 METHODS: dict[str, Any] = {
     "best-of-n": {"search": "best-of-n"},
+    "auto": {"search": "auto"},
     "steps": lambda cell, k: {"search": "vanilla", "steps": cell.steps * k},
     "printed": {"search": "smc"},
     "self-rewarding": {"search": "smc", "potential": "likelihood", "strength": 1.0},
@@ -75,6 +76,8 @@ METHODS: dict[str, Any] = {
     "apart-0.7": {**EVEN, "target": 0.7, "apart": 0.1},
     "reopen-0.7": {**EVEN, "target": 0.7, "reopen": 0.2},
     "reopen-half": {**EVEN, "target": 0.7, "reopen": 0.5},
+    "auto-reopen": lambda cell, k: {**METHODS["relative-1"], "reopen": 0.2},
+    "auto-apart": lambda cell, k: {**METHODS["relative-1"], "apart": 0.1},
     "islands-0.7": lambda cell, k: {**EVEN, "target": 0.7, "islands": max(1, k // 4)},
 }
 
