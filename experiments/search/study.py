@@ -3,6 +3,7 @@
     python experiments/search/study.py run runs/study --side study --device cuda --particles 8
     python experiments/search/study.py judge runs/study --side study
     python experiments/search/study.py report runs/study --side study
+    python experiments/search/study.py pack runs/study --side study --into docs/rows
 
 Rows hold every particle: its path entropy, its log-probability, its answer and whether that is right, or its text. So
 any choice at the end can be tried on them without decoding again; `judge` reads the texts that a choice takes.
@@ -13,6 +14,8 @@ where it was.
 from __future__ import annotations
 
 import argparse
+import json
+import lzma
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -230,6 +233,40 @@ def cost(mine: Sequence[Line], base: Sequence[Line]) -> float:
     return sum(row["evaluations"] for row in mine) / sum(row["evaluations"] for row in base)
 
 
+def pack(args: argparse.Namespace) -> None:
+    """Rows small enough for a repository: what each choice would have come to."""
+    with lzma.open(args.into / f"search-{args.side}.jsonl.xz", "wt", preset=9, encoding="utf-8") as file:
+        for name in args.cells:
+            for k in args.particles:
+                for method in (one for one in args.methods if place(args, name, k, one).exists()):
+                    found = rows.read(place(args, name, k, method))
+                    kept = in_order(place(args, name, k, method))
+                    if len(kept) == found.header["n"]:
+                        columns = packed_texts(args, name, k, method, kept) if "text" in name else packed(kept)
+                        head = {"cell": name, **found.header, "columns": [*columns]}
+                        lines = zip(*columns.values(), strict=True)
+                        file.write("".join(f"{json.dumps(line)}\n" for line in (head, *map(list, lines))))
+
+
+def packed(kept: list[Line]) -> dict[str, list[Any]]:
+    """The verdict of each choice as a digit, and the oracle's."""
+    verdicts = [right(kept, choice) for choice in (*CHOICES, "oracle")]
+    marks = ["".join(str(int(one)) for one in row) for row in zip(*verdicts, strict=True)]
+    return {**numbers(kept), " ".join((*CHOICES, "oracle")).replace("entropy vote", "entropy-vote"): marks}
+
+
+def packed_texts(args: argparse.Namespace, name: str, k: int, method: str, kept: list[Line]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = numbers(kept)
+    for choice in JUDGED:
+        for kind, column in zip(("ln_ppl", "diversity"), judged(args, name, k, method, kept, choice), strict=True):
+            columns[f"{choice} {kind}"] = [round(float(one), 4) for one in column]
+    return columns
+
+
+def numbers(kept: list[Line]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in kept] for name in ("number", "evaluations")}
+
+
 def in_order(path: Path) -> list[Line]:
     return sorted(rows.read(path).kept, key=lambda row: int(row["number"]))
 
@@ -244,7 +281,7 @@ def against(mine: Sequence[bool], base: Sequence[bool]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "judge", "report"))
+    parser.add_argument("what", choices=("run", "judge", "report", "pack"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--side", choices=tuple(SEEDS), default="study")
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS), metavar="CELL")
@@ -252,13 +289,14 @@ def main() -> None:
     parser.add_argument("--particles", nargs="+", type=int, default=[8])
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--texts", type=int, default=256, help="how many texts, where there are no puzzles")
+    parser.add_argument("--into", type=Path, default=Path(), help="the folder of what is packed")
     parser.add_argument("--judge", help="another judge of texts than the default one")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     with show.progress():
-        {"run": run, "judge": judge, "report": report}[args.what](args)
+        {"run": run, "judge": judge, "report": report, "pack": pack}[args.what](args)
 
 
 if __name__ == "__main__":
