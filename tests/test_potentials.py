@@ -14,7 +14,7 @@ from unmask.cli import main
 from unmask.decode import Result, decode, decode_batch
 from unmask.errors import InputError, SettingError
 from unmask.potential import POTENTIALS
-from unmask.search import SEARCHES, Search, decided, differing, reopen, resample, smc
+from unmask.search import Search, decided, differing, reopen, resample, smc
 from unmask.state import State, Vocab, begin
 
 BIT = math.log(2)
@@ -108,11 +108,11 @@ def test_relative_weights_do_not_depend_on_the_scale(scale: float) -> None:
     assert once(never(potential="relative"), state_of([0.0, 0.0, 1.0, 1.0])).log_weight.isfinite().all()
 
 
-def test_auto_leaves_alone_what_is_alike() -> None:
+def test_relative_weights_leave_alone_what_is_alike() -> None:
     """Entropies within a fifth of each other move nobody; one of many times less does."""
-    auto = SEARCHES["auto"](K)
-    assert once(auto, state_of([1.0, 1.1, 1.2, 1.05])).ancestors.tolist() == [0, 1, 2, 3]
-    assert once(auto, state_of([0.01, 1.0, 1.0, 1.0])).ancestors.tolist() != [0, 1, 2, 3]
+    search = smc(K, 1, 1.0, "relative", "systematic", below=0.7)
+    assert once(search, state_of([1.0, 1.1, 1.2, 1.05])).ancestors.tolist() == [0, 1, 2, 3]
+    assert once(search, state_of([0.01, 1.0, 1.0, 1.0])).ancestors.tolist() != [0, 1, 2, 3]
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------
@@ -252,28 +252,40 @@ def test_the_likeliest_wins(table) -> None:
 
 
 def test_the_least_surprised_wins(table) -> None:
-    """The mean of what was foreseen at six positions and what was met, in nats."""
-    recipe = Recipe("uniform", "best-of-n", length=6, temperature=1.0, particles=8, choose="certainty")
+    """The geometric mean of the geometric mean of the state entropies and of the mean surprise at six positions."""
+    recipe = Recipe("uniform", "auto", length=6, temperature=1.0, particles=8)
     for found in decode_batch(table, [""] * 5, recipe=recipe):
-        surprise = [(6 * one.path_entropy * BIT - one.log_prob) / 2 for one in found.particles]
-        assert found.chosen == min(range(8), key=surprise.__getitem__)
+        for one in found.particles:
+            logs = [math.log(max(h * BIT, 1e-6)) for h in one.state_entropy if h is not None]
+            foreseen, met = math.exp(sum(logs) / len(logs)), max(-one.log_prob / 6, 1e-6)
+            assert one.surprise == pytest.approx(math.sqrt(foreseen * met), rel=1e-9)
+        assert found.chosen == min(range(8), key=lambda place: found.particles[place].surprise)
 
 
-def test_agreement_weighs_votes_by_their_surprise() -> None:
-    """Two nats foreseen and none met are a surprise of 1."""
-    state = state_of([0.0] * 4, foreseen=torch.tensor([0.0, 2.0, 2.4, 10.0]).double())
-    assert CHOOSERS["agreement"](state, ["a", "b", "b", "b"]).tolist() == [0]  # 1 against 0.37 + 0.30 + 0.01
-    near = state.replace(foreseen=torch.tensor([0.0, 0.2, 0.4, 10.0]).double())
-    assert CHOOSERS["agreement"](near, ["a", "b", "b", "b"]).tolist() == [1]
-    assert CHOOSERS["agreement"](near, [None, "b", "c", None]).tolist() == [1]
-    met = near.replace(said=torch.tensor([[0.0], [-4.0], [-4.0], [-4.0]]).double())
-    assert CHOOSERS["agreement"](met, ["a", "b", "b", "b"]).tolist() == [0]  # each b weighs e^-2 of before
+def test_auto_walks_the_paths_of_best_of_n(table) -> None:
+    """At the same evaluations; only the choice differs, and it does."""
+    recipe = Recipe("uniform", "auto", length=6, temperature=1.0, particles=6)
+    mine = decode_batch(table, [""] * 20, recipe=recipe)
+    theirs = decode_batch(table, [""] * 20, recipe=recipe.replace(search="best-of-n"))
+    for one, other in zip(mine, theirs, strict=True):
+        assert [p.tokens for p in one.particles] == [p.tokens for p in other.particles]
+        assert (one.calls, one.evaluations) == (other.calls, other.evaluations)
+    assert [one.chosen for one in mine] != [one.chosen for one in theirs]
+
+
+def test_certain_states_do_not_run_off() -> None:
+    """Where all entropies and surprises are 0, so are their bounds, and the first particle wins."""
+    state = state_of(
+        [0.0] * 4, log_entropy_sum=torch.full((4,), 3 * math.log(1e-6)).double(), entropy_weight=3 * torch.ones(4)
+    )
+    assert state.surprise.tolist() == pytest.approx([1e-6] * 4)
+    assert CHOOSERS["surprise"](state, []).tolist() == [0]
 
 
 def test_what_was_chosen_by_is_said(table, capsys) -> None:
     told = "generate --model table --length 4 --sampler uniform --temperature 1 --search best-of-n --choose"
-    assert main([*told.split(), "agreement"]) == 0
-    assert "chosen by agreement" in capsys.readouterr().out
+    assert main([*told.split(), "surprise"]) == 0
+    assert "chosen by surprise" in capsys.readouterr().out
     assert main([*told.split(), "entropy"]) == 0
     assert "chosen by" not in capsys.readouterr().out
 
@@ -282,7 +294,7 @@ def test_an_answer_must_be_comparable(table) -> None:
     recipe = Recipe("uniform", "best-of-n", length=4, temperature=1.0, choose="vote")
     with pytest.raises(InputError, match="answer gave a list"):
         decode(table, "", recipe=recipe, answer=lambda text: [text])
-    with pytest.raises(InputError, match="choose by vote or agreement"):
+    with pytest.raises(InputError, match="choose by vote"):
         decode(table, "", recipe=recipe.replace(choose="entropy"), answer=len)
 
 

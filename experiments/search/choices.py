@@ -13,19 +13,24 @@ Line = dict[str, Any]
 Floats = NDArray[np.float64]
 
 
-def foreseen(row: Line) -> Floats:
-    """The path entropy of each particle at every open position, nats."""
-    return np.array(row["entropy"]) * math.log(2) * row["open"]
+def entropy(row: Line) -> Floats:
+    """The path entropy of each particle, nats."""
+    return np.array(row["entropy"]) * math.log(2)
 
 
 def met(row: Line) -> Floats:
-    """-log of the probability of each particle's tokens, nats."""
-    return -np.array(row["log_prob"])
+    """-log of the probability of each particle's tokens, nats a position."""
+    return -np.array(row["log_prob"]) / row["open"]
 
 
 def surprise(row: Line) -> Floats:
-    """The mean of both; where as many positions are written in every step, what the decoder keeps."""
-    return np.array(row["surprise"]) if "surprise" in row else (foreseen(row) + met(row)) / 2
+    """What the decoder keeps for each particle."""
+    return np.array(row["surprise"])
+
+
+def foreseen(row: Line) -> Floats:
+    """The geometric mean of each particle's state entropies, nats."""
+    return surprise(row) ** 2 / met(row).clip(1e-6)
 
 
 def elected(row: Line, cost: Floats) -> int:
@@ -39,12 +44,24 @@ def elected(row: Line, cost: Floats) -> int:
 
 
 CHOICES: dict[str, Callable[[Line], int]] = {
-    "entropy": lambda row: int(foreseen(row).argmin()),
+    "entropy": lambda row: int(entropy(row).argmin()),
+    "geometric": lambda row: int(foreseen(row).argmin()),
     "likelihood": lambda row: int(met(row).argmin()),
-    "certainty": lambda row: int(surprise(row).argmin()),
-    "vote": lambda row: elected(row, foreseen(row) * 1e-9),
-    "entropy vote": lambda row: elected(row, foreseen(row) / 2),
-    "agreement": lambda row: elected(row, surprise(row)),
-    "agreement×2": lambda row: elected(row, surprise(row) * 2),
-    "agreement/2": lambda row: elected(row, surprise(row) / 2),
+    "surprise": lambda row: int(surprise(row).argmin()),
+    "vote": lambda row: elected(row, entropy(row) * 1e-9),
+    "entropy-vote": lambda row: elected(row, entropy(row) * row["open"] / 2),  # exp(-half of the foreseen nats)
+    "surprise-vote": lambda row: elected(row, 4 * np.log(surprise(row))),  # surprise^-4
 }
+
+
+def offered(kept: list[Line]) -> list[str]:
+    """The choices that these rows have what it takes for."""
+    if len(kept[0]["entropy"]) == 1:
+        return ["entropy"]
+    return [name for name in CHOICES if "surprise" in kept[0] or name in ("entropy", "likelihood", "vote")]
+
+
+def first(row: Line, k: int) -> Line:
+    """The first K of more particles that knew nothing of each other: what fewer would have come to."""
+    several = {name: value[:k] for name, value in row.items() if isinstance(value, list)}
+    return {**row, **several, "evaluations": row["evaluations"] * k // len(row["entropy"]), "chosen": None}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from choices import CHOICES, Line
+from choices import CHOICES, Line, first, offered
 from methods import CELLS, METHODS, Cell, settings
 
 import unmask
@@ -37,8 +37,14 @@ from unmask.tasks import TASKS
 from unmask.tasks.text import diversity
 
 SEEDS = {"study": 4100, "held": 5100}  # of the puzzles: other ones than any experiment or training has
+MORE = (8, 16, 32, 64)
 TOGETHER = {"cpu": 32, "cuda": 8192}  # rows decoded at a time
-JUDGED = ("entropy", "likelihood", "certainty")  # choices whose texts are read; those by answers are the same
+JUDGED = (
+    "entropy",
+    "geometric",
+    "likelihood",
+    "surprise",
+)  # choices whose texts are read; those by answers are the same
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -138,7 +144,7 @@ def line(found: Result, number: int, holes: int, share: int, answers: Sequence[A
         "chosen": found.chosen,
         "entropy": [round(particle.path_entropy, 7) for particle in found.particles],
         "log_prob": [round(particle.log_prob, 5) for particle in found.particles],
-        "surprise": [round(particle.surprise, 5) for particle in found.particles],
+        "surprise": [float(f"{particle.surprise:.6g}") for particle in found.particles],
         "answer": [names[answer] for answer in answers],
     }
 
@@ -152,7 +158,7 @@ def judge(args: argparse.Namespace) -> None:
     for name in (name for name in args.cells if CELLS[name].task == "text"):
         for k in args.particles:
             for method in (one for one in args.methods if place(args, name, k, one).exists()):
-                kept = in_order(place(args, name, k, method))
+                kept = in_order(args, name, k, method)
                 about = {"judge": reader.name, "n": args.texts * k, "side": args.side, "method": method, "k": k}
                 path = str(place(args, name, k, method, "judged.jsonl"))
                 with rows.opened(path, {**about, **origin(reader.device)}) as read:
@@ -182,9 +188,8 @@ def report(args: argparse.Namespace) -> None:
     """A table for each cell and K: every method with every choice, against E-BoN."""
     for name in args.cells:
         for k in args.particles:
-            paths = {method: place(args, name, k, method) for method in args.methods}
-            found = {method: in_order(path) for method, path in paths.items() if path.exists()}
-            whole = {method: kept for method, kept in found.items() if len(kept) == len(found.get("best-of-n", ()))}
+            found = {method: in_order(args, name, k, method) for method in args.methods}
+            whole = {method: kept for method, kept in found.items() if kept and len(kept) == len(found["best-of-n"])}
             if "best-of-n" in whole:
                 (told_texts if CELLS[name].task == "text" else told_puzzles)(args, name, k, whole)
 
@@ -194,7 +199,7 @@ def told_puzzles(args: argparse.Namespace, name: str, k: int, found: dict[str, l
     said = f"E-BoN {100 * sum(base) / len(base):.1f}, its oracle {100 * sum(most) / len(most):.1f}, n={len(base)}"
     print(f"\n{args.side} {name} K={k}: {said}")
     for method, kept in found.items():
-        for choice in CHOICES if len(kept[0]["entropy"]) > 1 else ("entropy",):
+        for choice in offered(kept):
             said = against(right(kept, choice), base)
             print(f"  {method:16} {choice:12} {said}  evaluations x{cost(kept, found['best-of-n']):.2f}")
 
@@ -239,20 +244,19 @@ def pack(args: argparse.Namespace) -> None:
         for name in args.cells:
             for k in args.particles:
                 for method in (one for one in args.methods if place(args, name, k, one).exists()):
-                    found = rows.read(place(args, name, k, method))
-                    kept = in_order(place(args, name, k, method))
-                    if len(kept) == found.header["n"]:
+                    header, kept = rows.read(place(args, name, k, method)).header, in_order(args, name, k, method)
+                    if len(kept) == header["n"]:
                         columns = packed_texts(args, name, k, method, kept) if "text" in name else packed(kept)
-                        head = {"cell": name, **found.header, "columns": [*columns]}
+                        head = {"cell": name, **header, "columns": [*columns]}
                         lines = zip(*columns.values(), strict=True)
                         file.write("".join(f"{json.dumps(line)}\n" for line in (head, *map(list, lines))))
 
 
 def packed(kept: list[Line]) -> dict[str, list[Any]]:
     """The verdict of each choice as a digit, and the oracle's."""
-    verdicts = [right(kept, choice) for choice in (*CHOICES, "oracle")]
-    marks = ["".join(str(int(one)) for one in row) for row in zip(*verdicts, strict=True)]
-    return {**numbers(kept), " ".join((*CHOICES, "oracle")).replace("entropy vote", "entropy-vote"): marks}
+    choices = (*offered(kept), "oracle")
+    marks = ["".join(map(str, map(int, row))) for row in zip(*(right(kept, one) for one in choices), strict=True)]
+    return {**numbers(kept), " ".join(choices): marks}
 
 
 def packed_texts(args: argparse.Namespace, name: str, k: int, method: str, kept: list[Line]) -> dict[str, list[Any]]:
@@ -267,8 +271,13 @@ def numbers(kept: list[Line]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in kept] for name in ("number", "evaluations")}
 
 
-def in_order(path: Path) -> list[Line]:
-    return sorted(rows.read(path).kept, key=lambda row: int(row["number"]))
+def in_order(args: argparse.Namespace, name: str, k: int, method: str) -> list[Line]:
+    """The rows of a run, none where there was none; fewer independent paths are the first of more."""
+    path = place(args, name, k, method)
+    more = [place(args, name, many, method) for many in MORE if many > k and method == "best-of-n"]
+    path = next((one for one in (path, *more) if one.exists()), path)
+    kept = sorted(rows.read(path).kept if path.exists() else [], key=lambda row: int(row["number"]))
+    return [first(row, k) for row in kept] if path in more else kept
 
 
 def against(mine: Sequence[bool], base: Sequence[bool]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask import background, engine
 from unmask import trace as traces
-from unmask.choose import ASKS, CHOOSERS, surprise
+from unmask.choose import ASKS, CHOOSERS
 from unmask.engine import Moment, Rules
 from unmask.entropy import bits
 from unmask.errors import InputError, many
@@ -153,9 +153,7 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
         if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
             raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
     if answer is not None and recipe.build_search().choose not in ASKS:
-        raise InputError(
-            f"answer has no effect on search {recipe.search}", "choose by vote or agreement, or leave it out"
-        )
+        raise InputError(f"answer has no effect on search {recipe.search}", "choose by vote, or leave it out")
 
 
 def layout(
@@ -210,7 +208,7 @@ def _along(moments: Sequence[tuple[Tensor, Resampled | None]]) -> list[list[floa
 def _particles(
     model: Denoiser, rows: Sequence[Canvas], state: State, steps: list[int], paths: list[list[float | None]]
 ) -> list[Particle]:
-    found, scores = [], zip(state.log_prob.tolist(), surprise(state).tolist(), strict=True)
+    found, scores = [], zip(state.log_prob.tolist(), state.surprise.tolist(), strict=True)
     for row, (tokens, score) in enumerate(zip(state.tokens.tolist(), scores, strict=True)):
         canvas = rows[row // state.particles]
         tokens = tokens[len(tokens) - len(canvas.tokens) :]

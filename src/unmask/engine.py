@@ -23,7 +23,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.read import Draw, Drawn, Raw
 from unmask.samplers.turn import Sampler, Turn
 from unmask.search import Resampled, Search, reopen, resample
-from unmask.state import State, Step, tail
+from unmask.state import NOTHING, State, Step, tail
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
 
@@ -339,13 +339,14 @@ def _act(way: Way, turn: Turn, drawn: list[Drawn], active: Tensor, faults: Fault
 
 def _remember(before: State, after: State, counts: Tensor, rules: Rules) -> State:  # counts [B] bool
     """Add the step's state entropy to the path: with weight 1, or with the share of open positions decided."""
-    written = (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0)
-    weight = counts * written / before.open.clamp(min=1) if rules.weight == "time" else counts.double()
-    entropy = before.entropy.where(counts, 0.0)
+    weight = counts.double()
+    if rules.weight == "time":
+        weight = weight * (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0) / before.open.clamp(min=1)
+    entropy = before.entropy.where(counts, 1.0)  # what does not count has weight 0
     return after.replace(
         entropy_sum=before.entropy_sum + entropy * weight,
+        log_entropy_sum=before.log_entropy_sum + entropy.clamp(min=NOTHING).log() * weight,
         entropy_weight=before.entropy_weight + weight,
-        foreseen=before.foreseen + entropy * written,
     )
 
 

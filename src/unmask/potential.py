@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from unmask.entropy import bits
-from unmask.state import State
-
-NOTHING = 1e-6  # nats: a state entropy below it is as good as none
+from unmask.state import NOTHING, State
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Particle:
     steps: int
     origin: int  # the particle in which its lineage began
     log_prob: float  # nats: of the tokens as they were written, in the model's own distribution
-    surprise: float  # nats: the mean of -log_prob and of what the state entropies foresaw; see `choose.surprise`
+    surprise: float  # nats a position: of what the state entropies foresaw and -log_prob the geometric mean
 
 
 @dataclass(frozen=True)

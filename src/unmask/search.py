@@ -297,8 +297,8 @@ def beam(beams: int = 2, candidates: int = 4, every: int = 1) -> Search:
 
 
 def auto(particles: int = 5) -> Search:
-    """What the study of searches chose: E-SMC that resamples only where particles part, then weighed agreement."""
-    return smc(particles, None, 1.0, "relative", "systematic", below=0.7, choose="agreement")
+    """What the study of searches chose: independent paths, the one of least surprise."""
+    return Search(particles, choose="surprise")
 
 
 def vote(particles: int = 5) -> Search:

@@ -11,7 +11,7 @@ from unmask.search import Resampled
 from unmask.state import State
 
 MOVING = tuple(
-    "tokens origin time entropy_sum entropy_weight entropy foreseen log_weight said score".split()
+    "tokens origin time entropy_sum entropy_weight entropy log_entropy_sum log_weight said score".split()
 )  # of a State
 
 

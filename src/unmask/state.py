@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask import dice
 
+NOTHING = 1e-6  # nats: an entropy or a surprise below it is as good as none
 Step = int | Tensor  # steps taken before this one; a 0-d int64 tensor where a recorded step is played again
 
 
@@ -49,7 +50,7 @@ class State:
     entropy_sum: Tensor  # [B] float64: weighted state entropies so far, nats
     entropy_weight: Tensor  # [B] float64: their weights
     entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
-    foreseen: Tensor  # [B] float64: for each position written so far the state entropy at that step, summed, nats
+    log_entropy_sum: Tensor  # [B] float64: weighted logarithms of the state entropies so far
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
     said: Tensor  # [B, L] float64: log-probability of a token when it was written, in the model's distribution, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
@@ -82,6 +83,14 @@ class State:
     def path_entropy(self) -> Tensor:  # [B] float64, nats
         """H_DE so far: the mean state entropy over the states that were inputs of a step and had masks."""
         return self.entropy_sum / self.entropy_weight
+
+    @property
+    def surprise(self) -> Tensor:  # [B] float64, nats a position
+        """The geometric mean of what was foreseen, the geometric mean of the state entropies so far, and of what was
+        met, -log of the probability of the tokens written over the open positions."""
+        foreseen = self.log_entropy_sum / self.entropy_weight
+        met = (-self.log_prob / self.open.clamp(min=1)).clamp(min=NOTHING)
+        return ((foreseen + met.log()) / 2).exp()
 
     @property
     def log_prob(self) -> Tensor:  # [B] float64, nats
@@ -160,7 +169,7 @@ def begin(
         entropy_sum=zero,
         entropy_weight=zero,
         entropy=zero + torch.nan,
-        foreseen=zero,
+        log_entropy_sum=zero,
         log_weight=zero,
         said=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         score=zero,

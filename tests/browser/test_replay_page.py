@@ -127,7 +127,7 @@ def test_particles_in_the_table(board: list[Event], show: Open) -> None:
     assert str(page.locator(".one canvas").get_attribute("aria-label")).startswith(f"Particle {worst} ")
 
 
-@pytest.mark.parametrize(("choose", "said"), [("likelihood", "log-probability"), ("agreement", "agreement")])
+@pytest.mark.parametrize(("choose", "said"), [("likelihood", "log-probability"), ("surprise", "surprise")])
 def test_what_a_path_was_chosen_by(choose: str, said: str, show: Open) -> None:
     recipe = Recipe("uniform", "best-of-n", steps=3, length=6, temperature=1.0, particles=4, choose=choose)
     seen: list[Event] = []

@@ -96,10 +96,14 @@ def path_entropy_is_the_mean_along_the_lineage(walk: Walk) -> None:
 
 
 def the_chosen_particle(walk: Walk) -> None:
-    """The lowest path entropy; for a vote, the lowest among the most frequent answers; or the likeliest."""
+    """The lowest path entropy; for a vote, the lowest among the most frequent answers; or the likeliest, or the least
+    surprised."""
     for result in walk.results:
         if walk.recipe.build_search().choose == "likelihood":
             assert result.particles[result.chosen].log_prob == max(one.log_prob for one in result.particles)
+            continue
+        if walk.recipe.build_search().choose == "surprise":
+            assert result.particles[result.chosen].surprise == min(one.surprise for one in result.particles)
             continue
         texts = [particle.text for particle in result.particles]
         voters = range(len(texts))
