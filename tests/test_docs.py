@@ -51,7 +51,18 @@ def test_every_sampler_and_search_is_there(page):
     [*PAGES, *CARDS]
     + [
         f"docs/{name}.md"
-        for name in ("decisions", "lm-eval", "models", "results", "sandbox", "serve", "tasks", "theory", "training")
+        for name in (
+            "decisions",
+            "lm-eval",
+            "models",
+            "results",
+            "sandbox",
+            "search",
+            "serve",
+            "tasks",
+            "theory",
+            "training",
+        )
     ],
 )
 def test_links_lead_somewhere(page):

@@ -7,8 +7,8 @@
 
 Rows hold every particle: its path entropy, its log-probability, its answer and whether that is right, or its text. So
 any choice at the end can be tried on them without decoding again; `judge` reads the texts that a choice takes.
-`--side study` has puzzles to choose a method by, `--side held` those that are reported. A run that was stopped goes on
-where it was.
+The sides `study` and `second` have puzzles to choose a method by, `held` those that are reported. A run that was
+stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from unmask.stats import paired, wilson
 from unmask.tasks import TASKS
 from unmask.tasks.text import diversity
 
-SEEDS = {"study": 4100, "held": 5100}  # of the puzzles: other ones than any experiment or training has
-MORE = (8, 16, 32, 64)
+SEEDS = {"study": 4100, "second": 5100, "held": 6100}  # of puzzles that no experiment and no training has
+MORE = (4, 8, 16, 32, 64)  # particles of which fewer may be taken
 TOGETHER = {"cpu": 32, "cuda": 8192}  # rows decoded at a time
 JUDGED = (
     "entropy",
@@ -163,7 +163,7 @@ def judge(args: argparse.Namespace) -> None:
                 path = str(place(args, name, k, method, "judged.jsonl"))
                 with rows.opened(path, {**about, **origin(reader.device)}) as read:
                     done = {divmod(one["number"], k) for one in read.kept}
-                    taken = {(row["number"], CHOICES[choice](row)) for row in kept for choice in JUDGED}
+                    taken = {(row["number"], CHOICES[choice](row)) for row in kept for choice in readable(kept)}
                     todo = sorted(taken - done)
                     said = {(row["number"], at): text for row in kept for at, text in enumerate(row["text"])}
                     left = iter(todo)
@@ -209,11 +209,15 @@ def told_texts(args: argparse.Namespace, name: str, k: int, found: dict[str, lis
     said = f"ln PPL {first[0].mean():.3f}, diversity {first[1].mean():.3f}, n={len(first[0])}"
     print(f"\n{args.side} {name} K={k}: E-BoN {said}")
     for method, kept in found.items():
-        for choice in JUDGED:
+        for choice in readable(kept):
             mine = judged(args, name, k, method, kept, choice)
             less, alike = (spread(a - b) for a, b in zip(mine, first, strict=True))
             said = f"ln PPL {mine[0].mean():.3f} {less}  diversity {mine[1].mean():.3f} {alike}"
             print(f"  {method:16} {choice:12} {said}  evaluations x{cost(kept, found['best-of-n']):.2f}")
+
+
+def readable(kept: list[Line]) -> list[str]:
+    return [choice for choice in JUDGED if choice in offered(kept)]
 
 
 def judged(args: argparse.Namespace, name: str, k: int, method: str, kept: list[Line], choice: str) -> Any:
@@ -261,9 +265,9 @@ def packed(kept: list[Line]) -> dict[str, list[Any]]:
 
 def packed_texts(args: argparse.Namespace, name: str, k: int, method: str, kept: list[Line]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = numbers(kept)
-    for choice in JUDGED:
+    for choice in readable(kept):
         for kind, column in zip(("ln_ppl", "diversity"), judged(args, name, k, method, kept, choice), strict=True):
-            columns[f"{choice} {kind}"] = [round(float(one), 4) for one in column]
+            columns[f"{choice} {kind}"] = [round(float(one), 4) if np.isfinite(one) else None for one in column]
     return columns
 
 

@@ -38,14 +38,13 @@ TRACE = "runs/demo.jsonl"
 PAUSE = 0.15  # seconds between two boards: 28 boards in 4
 
 BASE = Recipe(sampler="uniform", temperature=1.0)
-SMC = BASE.replace(search="smc", particles=8)
 METHODS: dict[str, Recipe] = {
     "vanilla": BASE,
     "E-BoN": BASE.replace(search="best-of-n", particles=8),
-    "E-SMC as printed": SMC,
-    "E-SMC systematic": SMC.replace(scheme="systematic", target=0.7),
+    "E-SMC as printed": BASE.replace(search="smc", particles=8),
+    "auto": BASE.replace(search="auto", particles=8),
 }
-SHOWN = "E-SMC systematic"  # whose path over the first puzzle is shown
+SHOWN = "auto"  # whose path over the first puzzle is shown
 
 INTRO = (
     "A small model that comes with unmask solves Sudokus that it has never seen. It fills two cells a step, in random "
@@ -54,9 +53,10 @@ INTRO = (
 )
 LEGEND = (
     "vanilla walks one path. E-BoN walks 8 and keeps the one of lowest path entropy; the first of the 8 is vanilla's. "
-    "E-SMC also copies paths of low h over the others a few times on the way: as printed in the paper, or systematic, "
-    "where the copies are drawn evenly and just strongly enough that the 8 paths count as 70 % of 8. Evaluations are "
-    "rows through the network. Brackets hold 95 % intervals; more puzzles (--puzzles) make them narrower."
+    "E-SMC, as printed in the paper, also copies paths of low h over the others a few times on the way. auto walks the "
+    "8 paths of E-BoN and keeps the one of least surprise, where the logarithm of h counts, and how probable the cells "
+    "were that it wrote. Evaluations are rows through the network. Brackets hold 95 % intervals; more puzzles "
+    "(--puzzles) make them narrower."
 )
 
 
@@ -154,7 +154,6 @@ class Frame:
 
     cells: Board
     entropy: float | None  # its state entropy in bits; None where nothing is masked
-    copied: bool = False  # before the next step it was copied from one particle to another
 
 
 def frames(events: Sequence[Event], row: int) -> list[Frame]:
@@ -164,7 +163,7 @@ def frames(events: Sequence[Event], row: int) -> list[Frame]:
     found = [Frame(_cells(canvases[-1][row], mask), None)]
     for step, before in zip(steps[::-1], canvases[-2::-1], strict=True):
         source = step["ancestors"][row] if "ancestors" in step else row
-        found.append(Frame(_cells(before[source], mask), step["h"][source], source != row))
+        found.append(Frame(_cells(before[source], mask), step["h"][source]))
         row = source
     return found[::-1]
 
@@ -177,8 +176,7 @@ def play(puzzle: Board, path: Sequence[Frame]) -> None:
     """Fill the board in, step by step; where standard output is no terminal, print three boards of the path."""
     console, last = show.console(), len(path) - 1
     pictures = [_picture(puzzle, path, number) for number in range(len(path))]
-    copies = sum(frame.copied for frame in path)
-    console.print(f"Puzzle 1 by {SHOWN}: the path it chose (copies on the way: {copies})")
+    console.print(f"Puzzle 1 by {SHOWN}: the path it chose")
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         console.print(show.colours())
         with Live(console=console, auto_refresh=False) as live:
