@@ -97,7 +97,6 @@ def test_frames_are_the_chosen_path(page, answers):
     assert frames[0].cells == demo.puzzles(1)[0]
     assert frames[-1].cells == sudoku.parse(sudoku.answer(best.tokens)) and frames[-1].entropy is None
     assert [frame.entropy for frame in frames[:-1]] == trace.lineages(events)[best.chosen]
-    rows = trace.ancestry(events)[best.chosen]
     for before, after in pairwise(frames):
         assert all(old in (0, new) for old, new in zip(before.cells, after.cells, strict=True))
         assert before.cells.count(0) - after.cells.count(0) in (1, 2)

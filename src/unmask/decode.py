@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -281,6 +281,10 @@ def _start_event(denoiser: Denoiser, rows: Sequence[Canvas], recipe: Recipe, see
     }
 
 
+def _numbers(values: Iterable[float]) -> list[float | None]:
+    return traces.numbers(torch.tensor([*values], dtype=torch.float64))
+
+
 def _end_event(results: Sequence[Result], choose: str) -> Event:
     everyone = [particle for result in results for particle in result.particles]
     return {
@@ -288,7 +292,8 @@ def _end_event(results: Sequence[Result], choose: str) -> Event:
         "choose": choose,
         "chosen": [result.chosen for result in results],
         "path_entropy": [particle.path_entropy for particle in everyone],
-        "log_prob": traces.numbers(torch.tensor([particle.log_prob for particle in everyone], dtype=torch.float64)),
+        "log_prob": _numbers(particle.log_prob for particle in everyone),
+        "surprise": _numbers(particle.surprise for particle in everyone),
         "texts": [particle.text for particle in everyone],
         "steps": [particle.steps for particle in everyone],
         "calls": [result.calls for result in results],

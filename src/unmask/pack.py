@@ -101,6 +101,7 @@ def _end(event: Event, start: Event) -> Event:
         "chosen": (prompts, _whole),
         "path_entropy": (rows, _total),
         "log_prob": (rows, _total),
+        "surprise": (rows, _total),
         "texts": (rows, _text),
         "steps": (rows, _whole),
         "calls": (prompts, _whole),

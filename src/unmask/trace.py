@@ -273,7 +273,8 @@ class Parts:
         return part | {"steps": event["steps"][rows]} | _at(event, place, ("calls", "evaluations"))
 
     def _end(self, event: Event, place: int) -> Event:
-        rows = {name: event[name][self._rows(place)] for name in ("path_entropy", "log_prob", "texts", "steps")}
+        names = ("path_entropy", "log_prob", "surprise", "texts", "steps")
+        rows = {name: event[name][self._rows(place)] for name in names}
         each = _at(event, place, ("chosen", "calls", "evaluations", "log_evidence", "lineages"))
         return {**event, **rows, **each}
 

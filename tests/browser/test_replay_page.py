@@ -136,10 +136,11 @@ def test_what_a_path_was_chosen_by(choose: str, said: str, show: Open) -> None:
     assert page.locator("h3").first.text_content() == f"Path of particle {end['chosen'][0]}, chosen by {said}"
     assert page.locator(".settings div:has(dt:text-is('chosen by')) dd").text_content() == said
     assert page.locator(".settings dt:text-is('choose')").count() == 0  # said once
-    page.get_by_role("button", name="log p").click()
+    kind, name = ("surprise", "surprise") if choose == "surprise" else ("log p", "log_prob")
+    page.get_by_role("button", name=kind).click()
     found = [float(cell) for cell in page.locator("tbody td:nth-child(4)").all_text_contents()]
-    assert found == pytest.approx(sorted(end["log_prob"]), abs=6e-4)
-    older = {name: value for name, value in end.items() if name not in ("choose", "log_prob")}
+    assert found == pytest.approx(sorted(end[name]), abs=6e-4)
+    older = {name: value for name, value in end.items() if name not in ("choose", "log_prob", "surprise")}
     page = show([*seen[:-1], older])
     assert page.locator("h3").first.text_content() == f"Path of particle {end['chosen'][0]}, chosen"
     assert not page.locator("th", has_text="log p").is_visible()

@@ -102,6 +102,7 @@ export class Column {
       "path entropy": `${short(entropy)} bits`,
       "log-probability": `${short(event.log_prob[chosen])} nats`,
       ...(by && { "chosen by": by }),
+      ...(by === "surprise" && { surprise: `${short(event.surprise[chosen])} nats a position` }),
       evaluations: evaluations.toLocaleString("en"),
       steps: String(event.steps[chosen]),
       seconds: seconds.toFixed(2),

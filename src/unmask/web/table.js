@@ -6,7 +6,7 @@ import { clashes } from "./replay.js";
 const COLUMNS = [
   { name: "particle", key: (one) => one.particle, number: true },
   { name: "path entropy", key: (one) => one.entropy, number: true },
-  { name: "log p", key: (one) => one.logProb ?? -Infinity, number: true, title: "log-probability, in nats" },
+  { name: "log p", key: (one) => one.other ?? -Infinity, number: true, title: "log-probability, in nats" },
   { name: "steps", key: (one) => one.steps, number: true },
   { name: "began as", key: (one) => one.origin, number: true },
   { name: "answer", key: (one) => one.answer, number: false },
@@ -22,7 +22,7 @@ export function particlesOf(trace, prompt) {
       row,
       particle,
       entropy: trace.end?.path_entropy?.[row] ?? trace.meanEntropy(row),
-      logProb: trace.end?.log_prob?.[row], // nats; undefined before the end, and in older traces
+      other: (bySurprise(trace) ? trace.end.surprise : trace.end?.log_prob)?.[row], // nats; undefined in older traces
       steps: trace.end?.steps?.[row] ?? trace.steps,
       origin: trace.line(row)[0] - from,
       answer: trace.end?.answers?.[row] ?? trace.end?.texts?.[row] ?? trace.text(trace.last, row, prompt),
@@ -32,6 +32,11 @@ export function particlesOf(trace, prompt) {
       chosen: row === trace.chosen(prompt),
     };
   });
+}
+
+// Whether the table shows the surprise of particles instead of their log-probability.
+export function bySurprise(trace) {
+  return trace.end?.choose === "surprise" && trace.end.surprise !== undefined;
 }
 
 export class Table {
@@ -51,15 +56,19 @@ export class Table {
 
   sort(column) {
     this.sorted = { column, down: this.sorted.column === column && !this.sorted.down };
-    if (this.rows) this.fill(this.rows, this.selected);
+    if (this.rows) this.fill(this.trace, this.rows, this.selected);
   }
 
-  fill(rows, selected) {
+  fill(trace, rows, selected) {
+    this.trace = trace;
     this.rows = rows;
     this.selected = selected;
-    this.logged = rows.some((one) => one.logProb !== undefined);
+    this.logged = rows.some((one) => one.other !== undefined);
     this.element.classList.toggle("logged", this.logged);
-    this.heads[COLUMNS.findIndex((column) => column.name === "log p")].hidden = !this.logged;
+    const head = this.heads[COLUMNS.findIndex((column) => column.name === "log p")];
+    head.hidden = !this.logged;
+    head.firstChild.textContent = bySurprise(trace) ? "surprise" : "log p";
+    head.firstChild.title = bySurprise(trace) ? "in nats a position" : "log-probability, in nats";
     const { column, down } = this.sorted;
     const key = COLUMNS[column].key;
     const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.row - b.row);
@@ -94,7 +103,7 @@ export class Table {
       make("td", {}, ...mark),
       make("td", { class: "number" }, button),
       make("td", { class: "number" }, short(one.entropy)),
-      make("td", { class: "number", hidden: this.logged ? null : "" }, short(one.logProb)),
+      make("td", { class: "number", hidden: this.logged ? null : "" }, short(one.other)),
       make("td", { class: "number" }, String(one.steps)),
       make("td", { class: "number" }, String(one.origin)),
       make("td", { class: "answer" }, ...answer(one)),

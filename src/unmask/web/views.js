@@ -219,7 +219,7 @@ class View {
     for (const plot of [this.curves, this.genealogy]) {
       plot.draw({ ...scene, wide: Math.floor(plot.canvas.parentElement.clientWidth) });
     }
-    parts.table.fill(particlesOf(trace, this.prompt), scene.row);
+    parts.table.fill(trace, particlesOf(trace, this.prompt), scene.row);
     parts.table.element.classList.toggle("many", trace.particles > 16);
     const pairs = settings(trace, this.prompt);
     parts.settings.replaceChildren(
