@@ -273,6 +273,15 @@ def test_auto_walks_the_paths_of_best_of_n(table) -> None:
     assert [one.chosen for one in mine] != [one.chosen for one in theirs]
 
 
+def test_what_follows_an_eos_does_not_count() -> None:
+    """A short text and a long one whose tokens were equally likely are equally surprising."""
+    state = state_of([1.0] * 2, log_entropy_sum=torch.zeros(2).double(), entropy_weight=torch.ones(2).double())
+    tokens = torch.tensor([[5, 7, 7, 7, 7, 7, 7, 7, 7, 7], [5] * 10])
+    said = torch.tensor([[-0.5, -0.5] + [0.0] * 8, [-0.5] * 10]).double()
+    state = state.replace(tokens=tokens, said=said, vocab=Vocab(2, (7,)))
+    assert state.surprise.tolist() == pytest.approx([math.sqrt(0.5)] * 2)
+
+
 def test_certain_states_do_not_run_off() -> None:
     """Where all entropies and surprises are 0, so are their bounds, and the first particle wins."""
     state = state_of(

@@ -32,6 +32,7 @@ from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
 from unmask.origin import origin
 from unmask.recipe import Recipe
+from unmask.stats import Difference as Gain
 from unmask.stats import paired, wilson
 from unmask.tasks import TASKS
 from unmask.tasks.text import diversity
@@ -192,6 +193,32 @@ def report(args: argparse.Namespace) -> None:
             whole = {method: kept for method, kept in found.items() if kept and len(kept) == len(found["best-of-n"])}
             if "best-of-n" in whole:
                 (told_texts if CELLS[name].task == "text" else told_puzzles)(args, name, k, whole)
+    for k in args.particles:
+        left_out(args, k)
+
+
+def left_out(args: argparse.Namespace, k: int) -> None:
+    """Leave one task out: what is best on the mean of the other's cells, and what it is worth here."""
+    gains: dict[str, dict[tuple[str, str], Gain]] = {}  # by cell, then by method and choice
+    for name in (name for name in args.cells if CELLS[name].task != "text"):
+        found = {method: in_order(args, name, k, method) for method in args.methods}
+        if kept := found.get("best-of-n"):
+            base = right(kept, "entropy")
+            whole = {method: mine for method, mine in found.items() if len(mine) == len(base)}
+            gains[name] = {
+                (method, choice): paired(base, right(mine, choice))
+                for method, mine in whole.items()
+                for choice in offered(mine)
+            }
+    for task in {CELLS[name].task for name in gains}:
+        others, mine = ([name for name in gains if (CELLS[name].task == task) == here] for here in (False, True))
+        able = set.intersection(*(set(gains[name]) for name in gains)) if others else set()
+        if able:
+            best = max(sorted(able), key=lambda one: sum(gains[name][one].difference for name in others))
+            worst = min((gains[name][best].low, name) for name in mine)
+            mean = sum(gains[name][best].difference for name in mine) / len(mine)
+            said = f"{100 * mean:+.1f} points on its {len(mine)} cells, lowest bound {100 * worst[0]:+.1f} ({worst[1]})"
+            print(f"\n{args.side} K={k}, without {task} the best is {' by '.join(best)}: {said}")
 
 
 def told_puzzles(args: argparse.Namespace, name: str, k: int, found: dict[str, list[Line]]) -> None:

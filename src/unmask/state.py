@@ -87,10 +87,12 @@ class State:
     @property
     def surprise(self) -> Tensor:  # [B] float64, nats a position
         """The geometric mean of what was foreseen, the geometric mean of the state entropies so far, and of what was
-        met, -log of the probability of the tokens written over the open positions."""
+        met, the mean of -log p of the tokens at the open positions. What follows an EOS does not count: it costs
+        nothing, and short texts would win."""
         foreseen = self.log_entropy_sum / self.entropy_weight
-        met = (-self.log_prob / self.open.clamp(min=1)).clamp(min=NOTHING)
-        return ((foreseen + met.log()) / 2).exp()
+        counted = self.writable & ~tail(self)
+        met = -self.said.where(counted, 0.0).sum(1) / counted.sum(1).clamp(min=1)
+        return ((foreseen + met.clamp(min=NOTHING).log()) / 2).exp()
 
     @property
     def log_prob(self) -> Tensor:  # [B] float64, nats
