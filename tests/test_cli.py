@@ -178,7 +178,7 @@ def test_text_that_looks_like_markup_is_printed_as_it_is(capsys):
     text = "[bold]a[/bold] :smile:\n[/] " + "long " * 40
     particle = decode(load("table"), "sena", recipe=Recipe(length=2)).best
     result = decode(load("table"), "sena", recipe=Recipe(length=2, search="best-of-n", particles=2))
-    strange = [type(particle)(particle.tokens, text, 1.0, [1.0], 1, 0, -1.0)] * 2
+    strange = [type(particle)(particle.tokens, text, 1.0, [1.0], 1, 0, -1.0, 0.5)] * 2
     show.result(type(result)(strange, 0, result.recipe, 0, 1, 2, 0.0, 0.1))
     out = capsys.readouterr().out
     assert out.startswith(text)

@@ -250,7 +250,7 @@ def test_problems_are_made(numbers, tmp_path, monkeypatch, capsys):
         (["sudoku", "--clues", "16"], "clues is 16: it must be from 17 to 81"),
         (["countdown", "--numbers", "6"], "numbers is 6: it must be from 3 to 5"),
         (["sudoku", "--seed", "-1"], "seed is -1"),
-        (["countdown", "-o", "none/p"], "cannot write 'none/p'"),
+        (["countdown", "-o", "none/p"], "there is no folder for 'none/p'"),
     ],
 )
 def test_bad_puzzles_are_one_line(given, said, tmp_path, monkeypatch, capsys):

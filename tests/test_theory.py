@@ -318,7 +318,7 @@ def test_theory_writes_rows_a_summary_and_a_figure(capsys, tmp_path):
         ("score empty.txt --model table", "there is no text in 'empty.txt'"),
         ("score bad.jsonl --model table", "bad.jsonl:1 is no JSON object with a text"),
         ("theory none.txt --model table -o out", "there is no file 'none.txt'"),
-        ("theory one.txt --model table -o out", "has 1 texts: give at least two"),
+        ("theory one.txt --model table -o out", "has 1 text: give at least two"),
         ("theory two.txt --model table --limit 1 -o out", "1 text says nothing about the spread"),
         ("theory two.txt --model table --sampler confidence -o out", "the theory is about random order"),
         ("theory two.txt --model table -o one.txt/out", "cannot write to 'one.txt/out'"),

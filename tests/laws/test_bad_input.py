@@ -91,7 +91,7 @@ def test_nothing_to_decode(model: Denoiser) -> None:
 @pytest.mark.parametrize("seeds", [[], [1], [1, 2, 3]])
 def test_seeds_of_the_wrong_number(model: Denoiser, seeds: list[int]) -> None:
     act = lambda: decode_batch(model, ["a", "b"], recipe=Recipe(length=3), seeds=seeds)  # noqa: E731
-    complaint(act, f"{len(seeds)} seeds", "2 prompts")
+    complaint(act, f"{len(seeds)} seed", "2 prompts")
 
 
 def test_seeds_that_are_no_integers(model: Denoiser) -> None:

@@ -363,7 +363,7 @@ def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
         (["15,44,79,50,"], "a number is missing beside a comma of '15,44,79,50,'"),
         (["-3,4,5,12"], "-3 is not from 1 to 99"),
         (["--json", "-3,4,5,12"], "-3 is not from 1 to 99"),
-        (["many.txt"], "'many.txt' holds 2 puzzles: `unmask eval countdown --data FILE` decodes them all"),
+        (["many.txt"], "'many.txt' holds 2 puzzles: `unmask eval countdown --data many.txt` decodes them all"),
         (["15,44,79,50", "--model", "sudoku"], "sudoku is no model of countdown"),
         (["15,44,79,50", "--model", "text"], "text is no model of countdown"),
     ],

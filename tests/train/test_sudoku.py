@@ -274,7 +274,7 @@ def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
         ("nowhere.txt", "'nowhere.txt' is no file and no puzzle: give a Sudoku of 81 characters, a countdown like"),
         (".", "81 cells"),
         ("/", "'/' is no file and no puzzle"),
-        ("many.txt", "'many.txt' holds 2 puzzles: `unmask eval sudoku --data FILE` decodes them all"),
+        ("many.txt", "'many.txt' holds 2 puzzles: `unmask eval sudoku --data many.txt` decodes them all"),
         (DONE, "there is nothing to fill, the board is full and right"),
         (DONE[:-1] + "8", "the board is full and wrong: 8 twice in row 9"),
     ],

@@ -408,7 +408,7 @@ def test_eval(made, capsys):
     assert main([*given, "--limit", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["low"] is None
     assert main([*given, "--limit", "1"]) == 0
-    assert "bits a byte · 1 windows" in capsys.readouterr().out
+    assert "bits a byte · 1 window" in capsys.readouterr().out
     assert main([*given, "--limit", "3"]) == 0
     assert "–" in capsys.readouterr().out
 
