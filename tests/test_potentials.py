@@ -14,7 +14,7 @@ from unmask.cli import main
 from unmask.decode import Result, decode, decode_batch
 from unmask.errors import InputError, SettingError
 from unmask.potential import POTENTIALS
-from unmask.search import Search, decided, differing, reopen, resample, smc
+from unmask.search import Search, decided, reopen, resample, smc
 from unmask.state import State, Vocab, begin
 
 BIT = math.log(2)
@@ -127,16 +127,7 @@ def canvases(*rows: str) -> State:
     )
 
 
-def test_particles_differ_in_what_both_have_decided() -> None:
-    assert float(differing(canvases("ab..", "ab.c", "ab.c", "abd."))) == 0
-    assert float(differing(canvases("ab", "ac"))) == pytest.approx(0.5)
-    search = smc(2, 1, strength=1e6, apart=0.6)
-    state = canvases("ab", "ac").replace(entropy=torch.tensor([1.0, 2.0]).double())
-    assert once(search, state).ancestors.tolist() == [0, 1]
-    assert once(smc(2, 1, strength=1e6, apart=0.5), state).ancestors.tolist() == [0, 0]
-
-
-def test_a_copy_reopens_what_was_least_likely() -> None:
+def test_a_copy_reopens_what_was_unlikely() -> None:
     state = canvases("abcdefgh", "abcdefgh", "abcdefgh").replace(
         said=torch.tensor([[-900.0, 0, 0, -900, 0, 0, 0, 0, 0, 0]] * 3).double()
     )
@@ -313,7 +304,9 @@ def test_an_answer_must_be_comparable(table) -> None:
         ({"after": 0.6, "until": 0.5}, "give after below until"),
         ({"particles": 8, "islands": 3}, "8 particles cannot make 3 islands: give 6 or 9"),
         ({"target": 0.5, "temper": 1.0}, "temper and target exclude each other"),
-        ({"reopen": 0.5, "sampler": "eb"}, "it takes one that plans its steps"),
+        ({"reopen": 0.5, "sampler": "eb"}, "sampler eb, which plans no steps"),
+        ({"reopen": 0.5, "sampler": "p2"}, "sampler p2, which revises by itself"),
+        ({"potential": "path", "weight": "time"}, "counts every state the same: use weight step"),
         ({"reopen": 0.5, "cache_block": 8}, "a prefix cache does not go with reopen"),
         ({"choose": "entropi"}, "did you mean 'entropy'"),
         ({"until": 1.5}, "it must be at most 1"),

@@ -73,13 +73,26 @@ METHODS: dict[str, Any] = {
     "tempered": {**EVEN, "strength": 100.0, "temper": 2.0},
     "half": lambda cell, k: {**beams(k), "every": max(1, cell.steps // 4)},
     "half-twice": lambda cell, k: {**beams(k), "every": math.ceil(cell.steps / 3)},
-    "apart-0.7": {**EVEN, "target": 0.7, "apart": 0.1},
     "reopen-0.7": {**EVEN, "target": 0.7, "reopen": 0.2},
     "reopen-half": {**EVEN, "target": 0.7, "reopen": 0.5},
-    "auto-reopen": lambda cell, k: {**METHODS["relative-1"], "reopen": 0.2},
-    "auto-apart": lambda cell, k: {**METHODS["relative-1"], "apart": 0.1},
+    "relative-1-reopen": lambda cell, k: {**METHODS["relative-1"], "reopen": 0.2},
     "islands-0.7": lambda cell, k: {**EVEN, "target": 0.7, "islands": max(1, k // 4)},
 }
+
+
+PLANNED = (
+    "steps",
+    "ess-0.7-often",
+    "ess-0.7-twice",
+    "relative-1-often",
+    "half",
+    "half-twice",
+)  # need a number of steps
+
+
+def goes(method: str, cell: Cell) -> bool:
+    """Whether a method can decode a cell: some need a plan of steps."""
+    return bool(cell.steps) or not (method in PLANNED or "reopen" in method)
 
 
 def settings(method: str, cell: Cell, k: int) -> Recipe:

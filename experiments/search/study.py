@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from choices import CHOICES, Line, first, offered
-from methods import CELLS, METHODS, Cell, settings
+from methods import CELLS, METHODS, Cell, goes, settings
 
 import unmask
 from unmask import bench, puzzles, rows, show
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> None:
         model = compiled(model) if args.compile else model
         for cell in (CELLS[name] for name in args.cells if CELLS[name].task == task):
             for k in args.particles:
-                for method in args.methods:
+                for method in (method for method in args.methods if goes(method, cell)):
                     recipe, n = settings(method, cell, k), args.texts if task == "text" else args.n
                     about = {"task": task, "model": task, "weights": fingerprint(task), "recipe": recipe.to_dict()}
                     about |= {"dtype": args.dtype, "n": n, "side": args.side, "method": method, "k": k}
@@ -189,7 +189,7 @@ def report(args: argparse.Namespace) -> None:
     """A table for each cell and K: every method with every choice, against E-BoN."""
     for name in args.cells:
         for k in args.particles:
-            found = {method: in_order(args, name, k, method) for method in args.methods}
+            found = {method: in_order(args, name, k, method) for method in ("best-of-n", *args.methods)}
             whole = {method: kept for method, kept in found.items() if kept and len(kept) == len(found["best-of-n"])}
             if "best-of-n" in whole:
                 (told_texts if CELLS[name].task == "text" else told_puzzles)(args, name, k, whole)
@@ -201,7 +201,7 @@ def left_out(args: argparse.Namespace, k: int) -> None:
     """Leave one task out: what is best on the mean of the other's cells, and what it is worth here."""
     gains: dict[str, dict[tuple[str, str], Gain]] = {}  # by cell, then by method and choice
     for name in (name for name in args.cells if CELLS[name].task != "text"):
-        found = {method: in_order(args, name, k, method) for method in args.methods}
+        found = {method: in_order(args, name, k, method) for method in ("best-of-n", *args.methods)}
         if kept := found.get("best-of-n"):
             base = right(kept, "entropy")
             whole = {method: mine for method, mine in found.items() if len(mine) == len(base)}

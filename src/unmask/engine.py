@@ -153,7 +153,7 @@ def finish(state: State) -> None:
     holes = state.masked.any(1)
     if bool(holes.any()):
         raise ProgressError(
-            f"row {_first(holes)}: the sampler's schedule ended with positions still masked",
+            f"row {int(holes.nonzero()[0, 0])}: the sampler's schedule ended with positions still masked",
             "its counts must reach every masked position",
         )
 
@@ -309,7 +309,7 @@ def _turn(way: Way, state: State, sight: Sight, step: Step, faults: Faults) -> t
 
 
 def _said(turn: Turn, after: State, drawn: list[Drawn]) -> Tensor:  # [B, L] float64
-    """The log-probability of what the sampler wrote, and of what was written before and stands."""
+    """The log-probability of what the sampler wrote, drawn or most probable, and of what was written before."""
     written = (after.tokens != turn.state.tokens) & ~after.masked
     log = turn.raw.top.where(after.tokens == turn.raw.best, 0.0)
     for one in drawn:
@@ -348,7 +348,3 @@ def _remember(before: State, after: State, counts: Tensor, rules: Rules) -> Stat
         log_entropy_sum=before.log_entropy_sum + entropy.clamp(min=NOTHING).log() * weight,
         entropy_weight=before.entropy_weight + weight,
     )
-
-
-def _first(flags: Tensor) -> int:
-    return int(flags.nonzero()[0, 0])

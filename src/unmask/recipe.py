@@ -78,7 +78,6 @@ class Recipe:
     until: float | None = None
     temper: float | None = None
     islands: int | None = None
-    apart: float | None = None
     reopen: float | None = None
     choose: str | None = None
     beams: int | None = None
@@ -100,19 +99,21 @@ class Recipe:
         if self.scope == "block" and sampler.block_length is None:
             raise SettingError("scope block needs blocks", "give a block_length, or use scope region")
         if self.temperature == 0 and not sampler.filters and (self.top_k is not None or self.top_p is not None):
-            raise SettingError(
-                f"top_k and top_p have no effect on sampler {self.sampler} at temperature 0", "give a temperature"
-            )
+            what = f"top_k and top_p have no effect on sampler {self.sampler} at temperature 0"
+            raise SettingError(what, "give a temperature")
         if self.fill_tail and sampler.revises:
             raise SettingError(
                 f"fill_tail has no effect on sampler {self.sampler}, which may reopen an EOS", "leave it out"
             )
         if self.reopen and (not sampler.scheduled or sampler.revises):
-            raise SettingError(f"reopen has no place in sampler {self.sampler}", "it takes one that plans its steps")
+            why = "revises by itself" if sampler.revises else "plans no steps"
+            raise SettingError(f"reopen does not go with sampler {self.sampler}, which {why}", "leave it out")
         if self.fill_tail and self.reopen:
             raise SettingError("fill_tail does not go with reopen, which may reopen an EOS", "leave one out")
         if self.cache_block is not None:
             self.check_cache()
+        if self.weight == "time" and self.potential in ("path", "both"):
+            raise SettingError(f"potential {self.potential} counts every state the same", "use weight step")
         self.build_search()
 
     def check_cache(self) -> None:
@@ -239,7 +240,7 @@ RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("bound", "decay", "eta"), (0, math.inf, True)),
     "strength": (0, 1e100, True),  # beyond it weights overflow
     **dict.fromkeys(("factor", "cap"), (0, math.inf, False)),
-    **dict.fromkeys(("threshold", "draft", "after", "until", "apart", "reopen"), (0, 1, True)),
+    **dict.fromkeys(("threshold", "draft", "after", "until", "reopen"), (0, 1, True)),
     "temper": (0, 100, True),
     **dict.fromkeys(("top_p", "target", "below"), (0, 1, False)),
     "eps": (0, 0.5, False),

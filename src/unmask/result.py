@@ -29,7 +29,7 @@ class Particle:
     steps: int
     origin: int  # the particle in which its lineage began
     log_prob: float  # nats: of the tokens as they were written, in the model's own distribution
-    surprise: float  # nats a position: of what the state entropies foresaw and -log_prob the geometric mean
+    surprise: float  # nats a position: of what the state entropies foresaw and what was met; see `State.surprise`
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class Result:
             "seconds": self.seconds,
             "seed": self.seed,
             "recipe": self.recipe.to_dict(),
+            "choose": self.recipe.build_search().choose,
             "tokens": self.tokens,
             "particles": [
                 {

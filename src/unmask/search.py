@@ -1,4 +1,4 @@
-"""Search: particles × resample × choose. Vanilla, E-BoN, E-SMC, greedy, beam and vote are values of one dataclass.
+"""Search: particles × resample × choose. Vanilla, auto, E-BoN, E-SMC, greedy, beam and vote are values of a dataclass.
 
 The law that `smc` samples, at fixed strength: with Q the sampler's law over paths z_0 … z_N and the evaluations at
 n = every, 2·every, … < N, the Feynman–Kac model is Q(z_0 … z_N) ∏_n G(z_n), its constant Z = E_Q ∏_n G(z_n), and
@@ -39,8 +39,7 @@ class Search:
     until: float = 1.0  # and no longer than up to this share
     temper: float = 0.0  # the strength grows as this power of the share that is decided
     islands: int = 1  # groups of particles that are resampled each by itself
-    apart: float = 0.0  # resample only where particles differ in this share of what two of them have decided
-    reopen: float = 0.0  # a copy masks this share of what it has decided again, the least likely tokens first
+    reopen: float = 0.0  # a copy masks this share of what it has decided again, drawn by how unlikely the tokens were
     choose: str = "entropy"
 
 
@@ -114,8 +113,7 @@ def resample(search: Search, state: State, step: Step, live: Tensor, due: Tensor
     """
     k = state.particles // search.islands  # particles of a group; there are G = P * islands groups
     share = decided(state)
-    due = due & (share >= search.after) & (share <= search.until)
-    due = (due & (differing(state) >= search.apart) if search.apart else due).repeat_interleave(search.islands)
+    due = (due & (share >= search.after) & (share <= search.until)).repeat_interleave(search.islands)
     taking = live.view(-1, k) & due[:, None]
     taking = taking & (taking.sum(1, keepdim=True) > 1)
     potential = POTENTIALS[search.potential]
@@ -154,15 +152,6 @@ def decided(state: State) -> Tensor:  # [P] float64
     """The share of its open positions that a prompt's particles have decided, on average."""
     left = state.masked.sum(1).double() / state.open.clamp(min=1)
     return 1 - left.view(-1, state.particles).mean(1)
-
-
-def differing(state: State) -> Tensor:  # [P] float64
-    """Of the positions that a particle and its neighbour have both decided, the share with different tokens."""
-    tokens = state.tokens.view(-1, state.particles, state.tokens.shape[1])
-    written = (state.writable & ~state.masked).view_as(tokens)
-    shared = written & written.roll(1, 1)
-    other = shared & (tokens != tokens.roll(1, 1))
-    return other.sum((1, 2)) / shared.sum((1, 2)).clamp(min=1).double()
 
 
 def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Tensor) -> State:  # [B], [B] bool
@@ -239,7 +228,6 @@ def smc(
     until: float = 1.0,
     temper: float = 0.0,
     islands: int = 1,
-    apart: float = 0.0,
     reopen: float = 0.0,
     choose: str = "entropy",
 ) -> Search:
@@ -274,7 +262,6 @@ def smc(
         until=until,
         temper=temper,
         islands=islands,
-        apart=apart,
         reopen=reopen,
         choose=choose,
     )
@@ -297,7 +284,7 @@ def beam(beams: int = 2, candidates: int = 4, every: int = 1) -> Search:
 
 
 def auto(particles: int = 5) -> Search:
-    """What the study of searches chose: independent paths, the one of least surprise."""
+    """Independent paths, the one of least surprise: the product of its geometric path entropy and mean -log p."""
     return Search(particles, choose="surprise")
 
 

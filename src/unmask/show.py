@@ -41,17 +41,20 @@ def grid(*columns: str, right: tuple[str, ...] = ()) -> Grid:
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
+ALIKE = "all paths are the same: with --temperature, or --select-temperature, they part"
+
+
 def result(found: Result) -> None:
     """The text, what it cost, and the other particles."""
     print(safe(found.text))
     print(cost(found))
     if len(found.particles) > 1:
         console().print(particles(found))
-        if _alike(found):
-            print("all paths are the same: with --temperature, or --select-temperature, they part")
+        if alike(found):
+            print(ALIKE)
 
 
-def _alike(found: Result) -> bool:
+def alike(found: Result) -> bool:
     """Whether nothing random made the particles differ, at any step."""
     first = found.particles[0]
     return all(one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in found.particles)
@@ -68,7 +71,7 @@ def cost(found: Result) -> str:
     if len(found.particles) > 1:
         parts.append(f"{many(len(found.particles), 'particle')} of {many(found.lineages, 'lineage')}")
     choice = found.recipe.build_search().choose
-    if choice != "entropy":
+    if choice != "entropy" and len(found.particles) > 1:
         parts.append(f"chosen by {choice}")
     if found.recipe.cache_block is not None:
         parts.append("approximate: prefix cache")
@@ -76,12 +79,15 @@ def cost(found: Result) -> str:
 
 
 def particles(found: Result) -> Grid:
-    """All particles; the chosen one has a mark."""
-    made = grid("", "particle", "text", "path entropy", "steps", "began as", right=("path entropy", "steps"))
+    """All particles, with what they were chosen by; the chosen one has a mark."""
+    other = {"likelihood": "log p", "surprise": "surprise"}.get(found.recipe.build_search().choose)
+    names = ["path entropy", *([other] if other else []), "steps"]
+    made = grid("", "particle", "text", *names, "began as", right=tuple(names))
     for place, particle in enumerate(found.particles):
         mark = "▶" if place == found.chosen else ""
-        numbers = f"{particle.path_entropy:.3f}", str(particle.steps), str(particle.origin)
-        made.add_row(mark, str(place), one_line(particle.text), *numbers)
+        value = particle.log_prob if other == "log p" else particle.surprise
+        numbers = [f"{particle.path_entropy:.3f}", *([f"{value:.4g}"] if other else []), str(particle.steps)]
+        made.add_row(mark, str(place), one_line(particle.text), *numbers, str(particle.origin))
     return made
 
 

@@ -229,7 +229,7 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     general |= {"scope", "weight"}
     mine = set(page.evaluate(fields)) - general
     searching = {"particles", "every", "strength", "potential", "scheme", "target", "below"}
-    searching |= {"after", "until", "temper", "islands", "apart", "reopen", "choose"}
+    searching |= {"after", "until", "temper", "islands", "reopen", "choose"}
     assert mine == {"steps", "block_length", *searching}
     page.locator("#A-sampler").select_option("eb")
     page.locator("#A-search").select_option("greedy")
