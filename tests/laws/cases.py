@@ -155,7 +155,8 @@ def guided(model: str) -> list[Case]:
     return [Case(name, "smc", {**samplers(name)[0], **SMC, "guidance": 1.0}, model) for name in SAMPLERS]
 
 
-CASES = [*variants("float64"), *draws("float64"), *names("float32"), *names("table"), *guided("table")]
+FLOAT32 = [case for case in names("float32") if case.search in ("smc", "auto")]
+CASES = [*variants("float64"), *draws("float64"), *FLOAT32, *names("table"), *guided("table")]
 SAMPLER_CASES = [Case(name, "vanilla", how) for name in SAMPLERS for how in samplers(name)]
 
 
