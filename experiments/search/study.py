@@ -28,6 +28,7 @@ import unmask
 from unmask import bench, puzzles, rows, show
 from unmask.decode import Result, decode_batch
 from unmask.judge import load_judge, opinions
+from unmask.judge.figures import bootstrap
 from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
 from unmask.origin import origin
@@ -260,9 +261,9 @@ def judged(args: argparse.Namespace, name: str, k: int, method: str, kept: list[
 
 def spread(differences: Any) -> str:
     """A mean with the 95 % interval of a bootstrap."""
-    drawn = np.random.default_rng(0).integers(0, len(differences), (10_000, len(differences)))
-    low, high = np.quantile(differences[drawn].mean(1), [0.025, 0.975])
-    return f"{differences.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+    found = bootstrap(lambda places: {"mean": float(differences[places].mean())}, range(len(differences)), 10_000)
+    mean, low, high = (np.nan if one is None else one for one in found["mean"])
+    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def cost(mine: Sequence[Line], base: Sequence[Line]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -202,18 +202,18 @@ def _along(moments: Sequence[tuple[Tensor, Resampled | None]]) -> list[list[floa
     for entropy, resampled in reversed(moments):
         row = row if resampled is None else resampled.ancestors[row]
         back.append(entropy[row])
-    return [traces.numbers(path) for path in bits(torch.stack(back[::-1], 1))]
+    return [traces.finite(path) for path in bits(torch.stack(back[::-1], 1)).tolist()]
 
 
 def _particles(
     model: Denoiser, rows: Sequence[Canvas], state: State, steps: list[int], paths: list[list[float | None]]
 ) -> list[Particle]:
-    found, scores = [], zip(state.log_prob.tolist(), state.surprise.tolist(), strict=True)
-    for row, (tokens, score) in enumerate(zip(state.tokens.tolist(), scores, strict=True)):
+    kept = (state.tokens, bits(state.path_entropy), state.origin, state.log_prob, state.surprise)
+    found = []
+    for row, (tokens, entropy, origin, *score) in enumerate(zip(*(one.tolist() for one in kept), strict=True)):
         canvas = rows[row // state.particles]
         tokens = tokens[len(tokens) - len(canvas.tokens) :]
         text = model.tokenizer.decode([tokens[column] for column in shown(tokens, canvas, state.vocab)])
-        entropy, origin = float(bits(state.path_entropy[row])), int(state.origin[row])
         found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin, *score))
     return found
 
@@ -281,10 +281,6 @@ def _start_event(denoiser: Denoiser, rows: Sequence[Canvas], recipe: Recipe, see
     }
 
 
-def _numbers(values: Iterable[float]) -> list[float | None]:
-    return traces.numbers(torch.tensor([*values], dtype=torch.float64))
-
-
 def _end_event(results: Sequence[Result], choose: str) -> Event:
     everyone = [particle for result in results for particle in result.particles]
     return {
@@ -292,8 +288,8 @@ def _end_event(results: Sequence[Result], choose: str) -> Event:
         "choose": choose,
         "chosen": [result.chosen for result in results],
         "path_entropy": [particle.path_entropy for particle in everyone],
-        "log_prob": _numbers(particle.log_prob for particle in everyone),
-        "surprise": _numbers(particle.surprise for particle in everyone),
+        "log_prob": traces.finite(particle.log_prob for particle in everyone),
+        "surprise": traces.finite(particle.surprise for particle in everyone),
         "texts": [particle.text for particle in everyone],
         "steps": [particle.steps for particle in everyone],
         "calls": [result.calls for result in results],

@@ -19,6 +19,7 @@ from unmask.choose import CHOOSERS
 from unmask.dice import Purpose
 from unmask.errors import SettingError, many, unknown
 from unmask.potential import POTENTIALS
+from unmask.samplers.turn import rank
 from unmask.state import State, Step
 
 
@@ -162,10 +163,7 @@ def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Te
     copies = more & (ancestors != torch.arange(len(ancestors), device=ancestors.device))
     written = state.writable & ~state.masked & copies[:, None]
     order = state.gumbel(step, Purpose.REOPEN) - state.said
-    best = order.where(written, -torch.inf).argsort(dim=1, descending=True, stable=True)
-    many = (search.reopen * written.sum(1)).long()
-    first = torch.arange(best.shape[1], device=best.device) < many[:, None]
-    again = torch.zeros_like(written).scatter(1, best, first) & written
+    again = rank(order, written, exact=True).first((search.reopen * written.sum(1)).long())
     tokens = state.tokens.masked_fill(again, state.vocab.mask)
     return state.replace(tokens=tokens, said=state.said.masked_fill(again, 0.0))
 

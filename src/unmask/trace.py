@@ -108,8 +108,12 @@ def _logprobs(head: Head, hidden: Tensor, tokens: Tensor, top: int) -> list[Any]
 
 
 def numbers(values: Tensor) -> list[float | None]:
+    return finite(values.tolist())
+
+
+def finite(values: Iterable[float]) -> list[float | None]:
     """Floats for JSON; what is not finite is null."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]
+    return [value if math.isfinite(value) else None for value in values]
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
