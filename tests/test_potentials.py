@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -136,6 +137,24 @@ def test_a_copy_reopens_what_was_unlikely() -> None:
     assert after.masked[1, :8].nonzero()[:, 0].tolist() == [0, 3] and float(after.log_prob[1]) == 0
     last = reopen(smc(3, reopen=0.25), state, 4, torch.tensor([0, 0, 2]), torch.zeros(3, dtype=torch.bool))
     assert last.tokens.equal(state.tokens)
+
+
+def test_one_of_an_ancestors_rows_keeps_what_it_has() -> None:
+    ancestors = torch.tensor([1, 2, 2, 2, 4, 4, 5, 7])  # of two prompts; 1, 5 and 7 have one row each
+    open_ = torch.ones(2, 10, dtype=torch.bool)
+    state = begin(torch.full((2, 10), 2), open_, open_, torch.arange(2), Vocab(2), 4, 10)
+    state = state.replace(tokens=torch.tensor([10] * 8 + [2] * 2).repeat(8, 1))
+    after = reopen(smc(4, reopen=0.25), state, 4, ancestors, torch.ones(8, dtype=torch.bool))
+    assert (after.masked.sum(1) - 2).tolist() == [0, 0, 2, 2, 0, 2, 0, 0]
+
+
+def test_one_path_kept_and_its_copies_reopened() -> None:
+    recipe = Recipe("uniform", "beam", temperature=1.0, beams=1, candidates=4, every=2, reopen=0.5, steps=8, length=16)
+    kept = replace(recipe, reopen=None)
+    found, plain = (decode(load("random"), recipe=one) for one in (recipe, kept))
+    assert found.evaluations <= plain.evaluations
+    apart, alike = (len({tuple(one.tokens) for one in each.particles}) for each in (found, plain))
+    assert apart == 4 and alike <= apart
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "confidence", "semi-ar", "ancestral", "dream"])

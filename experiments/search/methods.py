@@ -73,9 +73,11 @@ METHODS: dict[str, Any] = {
     "tempered": {**EVEN, "strength": 100.0, "temper": 2.0},
     "half": lambda cell, k: {**beams(k), "every": max(1, cell.steps // 4)},
     "half-twice": lambda cell, k: {**beams(k), "every": math.ceil(cell.steps / 3)},
-    "reopen-0.7": {**EVEN, "target": 0.7, "reopen": 0.2},
-    "reopen-half": {**EVEN, "target": 0.7, "reopen": 0.5},
-    "relative-1-reopen": lambda cell, k: {**METHODS["relative-1"], "reopen": 0.2},
+    **{f"reopen-{share}": {**EVEN, "target": 0.7, "reopen": share} for share in (0.5, 0.8)},
+    "relative-1-reopen": lambda cell, k: {**METHODS["relative-1"], "reopen": 0.5},
+    "half-reopen": lambda cell, k: {**METHODS["half"](cell, k), "reopen": 0.5},
+    # particle Gibbs: the best path is kept, and what the others hold of it is drawn again
+    "retained": lambda cell, k: {**METHODS["half-reopen"](cell, k), "beams": 1, "candidates": k},
     "islands-0.7": lambda cell, k: {**EVEN, "target": 0.7, "islands": max(1, k // 4)},
 }
 
@@ -87,6 +89,7 @@ PLANNED = (
     "relative-1-often",
     "half",
     "half-twice",
+    "retained",
 )  # need a number of steps
 
 

@@ -158,10 +158,12 @@ def decided(state: State) -> Tensor:  # [P] float64
 def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Tensor) -> State:  # [B], [B] bool
     """Copies in which there are `more` steps to come mask a share of what they have decided again.
 
+    The first row that takes an ancestor's contents keeps them as they are; the others are the copies.
     Positions are drawn without replacement, each by the inverse of its token's probability when it was written.
     """
-    copies = more & (ancestors != torch.arange(len(ancestors), device=ancestors.device))
-    written = state.writable & ~state.masked & copies[:, None]
+    whose = ancestors.view(-1, state.particles)
+    copies = (whose[:, :, None] == whose[:, None]).tril(-1).any(2).view(-1)
+    written = state.writable & ~state.masked & (copies & more)[:, None]
     order = state.gumbel(step, Purpose.REOPEN) - state.said
     again = rank(order, written, exact=True).first((search.reopen * written.sum(1)).long())
     tokens = state.tokens.masked_fill(again, state.vocab.mask)
@@ -276,9 +278,9 @@ def greedy(candidates: int = 5, every: int = 1) -> Search:
     return Search(candidates, True, every, beams=1)
 
 
-def beam(beams: int = 2, candidates: int = 4, every: int = 1) -> Search:
+def beam(beams: int = 2, candidates: int = 4, every: int = 1, reopen: float = 0.0) -> Search:
     """Beam search over entropy: each beam grows into candidates, the best beams by state entropy go on."""
-    return Search(beams * candidates, True, every, beams=beams)
+    return Search(beams * candidates, True, every, beams=beams, reopen=reopen)
 
 
 def auto(particles: int = 5) -> Search:
