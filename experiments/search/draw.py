@@ -1,6 +1,7 @@
-"""Packed rows of the study -> a picture: what is solved by the paths of best-of-n with different choices.
+"""Packed rows of the study -> pictures: what is solved by the paths of best-of-n with different choices.
 
-python experiments/search/draw.py docs/rows/search-second.jsonl.xz docs/img/search.svg
+python experiments/search/draw.py docs/rows/search-held.jsonl.xz docs/img/search.svg
+python experiments/search/draw.py docs/rows/search-held.jsonl.xz docs/img/search-particles.svg --particles 2 4 8 16 32
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 MARKS = {
     "vote": ("v", "#999999"),
@@ -21,29 +23,30 @@ MARKS = {
     "surprise": ("D", "#cc3311"),
     "oracle": ("|", "#222222"),
 }
-NAMES = {"vote": "majority vote", "entropy": "E-BoN", "surprise": "auto", "oracle": "any of the 8 is right"}
+NAMES = {"vote": "majority vote", "entropy": "E-BoN", "surprise": "auto", "oracle": "any path is right"}
+LEAST = 6.0  # points that a panel shows at least, so that nothing looks like much
+Shares = dict[str, dict[str, float]]  # per cell, what each choice solves, in percent
 
 
-def shares(path: Path, method: str = "best-of-n") -> dict[str, dict[str, float]]:
-    """Per cell, the share that each choice solves, in percent."""
+def shares(path: Path, k: int, method: str = "best-of-n") -> Shares:
+    """What the choices among K paths solve."""
     found: dict[str, dict[str, list[int]]] = {}
+    marks: dict[str, list[int]] = {}
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in map(json.loads, file):
             if isinstance(line, dict):
-                choices = line["columns"][-1].split() if line["method"] == method and line["k"] == 8 else []
-                marks = found.setdefault(line["cell"], {choice: [] for choice in choices}) if choices else {}
+                choices = line["columns"][-1].split() if line["method"] == method and line["k"] == k else []
+                marks = (
+                    found.setdefault(line["cell"], {choice: [] for choice in choices}) if "oracle" in choices else {}
+                )
             else:
                 for choice, mark in zip(marks, line[-1] if isinstance(line[-1], str) else "", strict=False):
                     marks[choice].append(int(mark))
-    return {cell: {one: 100 * sum(v) / len(v) for one, v in marks.items() if v} for cell, marks in found.items()}
+    return {cell: {one: 100 * sum(v) / len(v) for one, v in marks.items()} for cell, marks in found.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", type=Path)
-    parser.add_argument("picture", type=Path)
-    args = parser.parse_args()
-    cells = {cell: one for cell, one in shares(args.rows).items() if "oracle" in one}
+def by_cell(cells: Shares) -> Figure:
+    """One line for each cell, one mark for each choice."""
     figure, axes = plt.subplots(figsize=(7.2, 0.34 * len(cells) + 1.1), constrained_layout=True)
     for place, one in enumerate(cells.values()):
         axes.plot([one["entropy"], one["oracle"]], [place, place], color="#dddddd", zorder=0)
@@ -56,7 +59,51 @@ def main() -> None:
     axes.set_xlabel("solved, %")
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    return figure
+
+
+def by_particles(found: dict[int, Shares]) -> Figure:
+    """One panel for each cell: what more paths bring."""
+    cells = list(found[min(found)])
+    across = min(5, len(cells))
+    down = -(-len(cells) // across)
+    figure, grid = plt.subplots(down, across, figsize=(2.0 * across, 1.7 * down + 0.5), constrained_layout=True)
+    panels = list(grid.flat) if len(cells) > 1 else [grid]
+    for spare in panels[len(cells) :]:
+        spare.set_axis_off()
+    for axes, cell in zip(panels, cells, strict=False):
+        for choice, (_, colour) in MARKS.items():
+            axes.plot(
+                list(found),
+                [each[cell][choice] for each in found.values()],
+                color=colour,
+                linestyle="--" if choice == "oracle" else "-",
+                marker="" if choice == "oracle" else ".",
+                label=NAMES[choice] if cell == cells[0] else None,
+            )
+        low, high = axes.get_ylim()
+        if high - low < LEAST:
+            axes.set_ylim(min(low, 100.5 - LEAST), max(high, min(low, 100.5 - LEAST) + LEAST))
+        axes.set_title(cell, fontsize=8)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(found), [str(k) for k in found])
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("particles", fontsize=9)
+    figure.supylabel("solved, %", fontsize=9)
+    figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--particles", nargs="+", type=int, default=[8], help="several: a panel for each cell")
+    args = parser.parse_args()
+    found = {k: shares(args.rows, k) for k in args.particles}
     plt.rcParams["svg.hashsalt"] = "unmask"
+    figure = by_particles(found) if len(found) > 1 else by_cell(found[args.particles[0]])
     figure.savefig(args.picture, metadata={"Date": None})
 
 

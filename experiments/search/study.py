@@ -275,11 +275,11 @@ def pack(args: argparse.Namespace) -> None:
     with lzma.open(args.into / f"search-{args.side}.jsonl.xz", "wt", preset=9, encoding="utf-8") as file:
         for name in args.cells:
             for k in args.particles:
-                for method in (one for one in args.methods if place(args, name, k, one).exists()):
-                    header, kept = rows.read(place(args, name, k, method)).header, in_order(args, name, k, method)
+                for method in (one for one in args.methods if source(args, name, k, one).exists()):
+                    header, kept = rows.read(source(args, name, k, method)).header, in_order(args, name, k, method)
                     if len(kept) == header["n"]:
                         columns = packed_texts(args, name, k, method, kept) if "text" in name else packed(kept)
-                        head = {"cell": name, **header, "columns": [*columns]}
+                        head = {"cell": name, **header, "k": k, "paths": header["k"], "columns": [*columns]}
                         lines = zip(*columns.values(), strict=True)
                         file.write("".join(f"{json.dumps(line)}\n" for line in (head, *map(list, lines))))
 
@@ -303,13 +303,18 @@ def numbers(kept: list[Line]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in kept] for name in ("number", "evaluations")}
 
 
-def in_order(args: argparse.Namespace, name: str, k: int, method: str) -> list[Line]:
-    """The rows of a run, none where there was none; fewer independent paths are the first of more."""
+def source(args: argparse.Namespace, name: str, k: int, method: str) -> Path:
+    """Where the rows of a run are; those of fewer independent paths may be among those of more."""
     path = place(args, name, k, method)
     more = [place(args, name, many, method) for many in MORE if many > k and method == "best-of-n"]
-    path = next((one for one in (path, *more) if one.exists()), path)
+    return next((one for one in (path, *more) if one.exists()), path)
+
+
+def in_order(args: argparse.Namespace, name: str, k: int, method: str) -> list[Line]:
+    """The rows of a run, none where there was none; fewer independent paths are the first of more."""
+    path = source(args, name, k, method)
     kept = sorted(rows.read(path).kept if path.exists() else [], key=lambda row: int(row["number"]))
-    return [first(row, k) for row in kept] if path in more else kept
+    return kept if path == place(args, name, k, method) else [first(row, k) for row in kept]
 
 
 def against(mine: Sequence[bool], base: Sequence[bool]) -> str:
