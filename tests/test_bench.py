@@ -411,19 +411,21 @@ def made(path, verdicts, **header):
                 tokens=3,
                 seconds=0.5,
             )
-            kept.add([vars(one)])
+            known = {"surprise": header["surprise"][number]} if "surprise" in header else {}  # older rows have none
+            kept.add([{name: value for name, value in vars(one).items() if name != "surprise"} | known])
     return str(path)
 
 
 def test_compare(here, capsys):
     one = made("one", {n: n < 4 for n in range(10)})
-    two = made("two", {n: n < 9 for n in range(1, 12)}, cost=3, n=20)
+    two = made("two", {n: n < 9 for n in range(1, 12)}, cost=3, n=20, surprise={n: n % 9 / 10 for n in range(12)})
     assert main(["compare", one, two, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["n"] == 9 and [run["left_out"] for run in found["runs"]] == [1, 2]
     assert [run["unfinished"] for run in found["runs"]] == [0, 9]
     first, second = found["runs"]
     assert (first["strict"], second["strict"], first["auroc"], first["against"]) == (3 / 9, 8 / 9, 1.0, None)
+    assert (first["auroc"], first["auroc_surprise"], second["auroc_surprise"]) == (1.0, None, 0.0)
     over = second["against"]
     assert over["strict"]["difference"] == pytest.approx(5 / 9) and over["strict"]["p"] == 2 / 32
     assert (over["strict"]["better"], over["strict"]["worse"]) == (5, 0)
@@ -432,7 +434,9 @@ def test_compare(here, capsys):
     assert main(["compare", one, two, f"./{one}"]) == 0
     out, err = capsys.readouterr()
     assert err == "unmask: warning: files that are given twice are shown once\n" and out.count("\n one ") == 1
-    assert "+0.556" in out and "(×3.00)" in out and "9 questions of sudoku that all runs have" in out
+    assert (
+        "+0.556" in out and "(×3.00)" in out and "0.000 \n" in out and "9 questions of sudoku that all runs have" in out
+    )
     assert "two: 2 questions not common, 9 are still to come" in out
 
 

@@ -54,6 +54,7 @@ class Row:
     evaluations: int
     tokens: int  # positions that were decided
     seconds: float  # its share of the batch
+    surprise: float | None = None  # nats a position; None in rows that were written without it
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,7 @@ def _row(task: Task, question: Question, given: list[int], found: Result, share:
         evaluations=found.evaluations,
         tokens=len(found.tokens) - len(given) if puzzle is None else given.count(puzzle.mask),
         seconds=found.seconds / share,
+        surprise=found.best.surprise,
     )
 
 
@@ -291,6 +293,7 @@ def grader(task: Task, insist: bool = False) -> Grade:
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The figures of a run."""
     n, seconds, tokens = len(rows), sum(row.seconds for row in rows), sum(row.tokens for row in rows)
+    surprises = [row.surprise for row in rows if row.surprise is not None]
     found: dict[str, Any] = {"n": n}
     for name in ("strict", "as_published"):
         right = sum(getattr(row, name) for row in rows)
@@ -299,6 +302,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     return found | {
         "path_entropy_bits": sum(row.path_entropy for row in rows) / n,
         "auroc": auroc([row.path_entropy for row in rows], [row.strict for row in rows]),
+        "auroc_surprise": auroc(surprises, [row.strict for row in rows]) if len(surprises) == n else None,
         **{name: sum(getattr(row, name) for row in rows) for name in ("steps", "calls", "evaluations")},
         "seconds": seconds,
         "tokens": tokens,

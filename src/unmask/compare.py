@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,14 @@ def as_rows(file: rows.Rows, path: str) -> list[Row]:
     return [Row(**line) for line in file.kept]
 
 
-KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str, "str | None": (str, type(None))}
+KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str}
+KINDS |= {"str | None": (str, type(None)), "float | None": (int, float, type(None))}
 
 
 def _check(line: rows.Line, file: rows.Rows, path: str) -> None:
     """Refuse a row that lacks a field, or has one of another kind."""
     needed = {field.name: KINDS[str(field.type)] for field in fields(Row)}
-    lost = [name for name in needed if name not in line]
+    lost = [field.name for field in fields(Row) if field.default is MISSING and field.name not in line]
     if "strict" in lost or "text" in lost:
         why = f"its task is {file.header.get('task')}, version {file.header.get('version')}"
         raise InputError(f"{path!r} holds no answers that were graded", why)

@@ -216,6 +216,7 @@ def run_compare(args: Namespace) -> None:
 def _measured(found: Mapping[str, Any]) -> str:
     """The shares that are right, path entropy, cost, and what could not be graded, a line each."""
     sure = "" if found["auroc"] is None else f" · AUROC {found['auroc']:.3f}"
+    sure += "" if found["auroc_surprise"] is None else f", of surprise {found['auroc_surprise']:.3f}"
     many = f"{found['n']}, {found['skipped']} skipped" if found.get("skipped") else found["n"]
     rate = "" if found["tokens_per_second"] is None else f" · {found['tokens_per_second']:.1f} tokens/s"
     counts = [show.many(found[name], name[:-1]) for name in ("steps", "calls", "evaluations")]
@@ -239,14 +240,14 @@ def _share(found: Mapping[str, Any], name: str) -> str:
 
 def _compared(found: Mapping[str, Any]) -> None:
     """Runs over the same questions, one below the other."""
-    columns = "rows", "solved", "difference", "p", "as published", "evaluations", "seconds", "AUROC"
+    columns = "rows", "solved", "difference", "p", "as published", "evaluations", "seconds", "AUROC", "of surprise"
     made = show.grid(*columns, right=columns[1:])
     for run in found["runs"]:
-        over, sure = run["against"], "–" if run["auroc"] is None else f"{run['auroc']:.3f}"
+        over, sure = run["against"], [_known(run[name]) for name in ("auroc", "auroc_surprise")]
         gap = "" if over is None else f"{over['strict']['difference']:+.3f} ({_interval(over['strict'])})"
         p = "" if over is None else f"{over['strict']['p']:.2g}"
         costs = [_ratio(run, name, digits) for name, digits in (("evaluations", 0), ("seconds", 1))]
-        made.add_row(run["file"], _share(run, "strict"), gap, p, f"{run['as_published']:.3f}", *costs, sure)
+        made.add_row(run["file"], _share(run, "strict"), gap, p, f"{run['as_published']:.3f}", *costs, *sure)
     show.console().print(made)
     common = show.many(found["n"], "question")
     print(f"{common} of {found['task']} that all runs have; differences are to the first of them")
@@ -254,6 +255,10 @@ def _compared(found: Mapping[str, Any]) -> None:
         if run["left_out"] or run["unfinished"]:
             lacks = f", {show.many(run['unfinished'], 'is', 'are')} still to come" if run["unfinished"] else ""
             print(f"{run['file']}: {show.many(run['left_out'], 'question')} not common{lacks}")
+
+
+def _known(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _interval(found: Mapping[str, Any]) -> str:

@@ -37,6 +37,9 @@ def test_a_completion_is_what_decode_gives(client):
     assert (found.object, found.model, choice.index) == ("text_completion", "text", 0)
     assert choice.text == result.text
     assert choice.unmask["path_entropy"] == pytest.approx(result.path_entropy)
+    assert choice.unmask["surprise"] == pytest.approx(result.best.surprise)
+    surprises = [particle.surprise for particle in result.particles]
+    assert [one["surprise"] for one in choice.unmask["particles"]] == pytest.approx(surprises)
     assert choice.unmask["state_entropy"] == pytest.approx(result.best.state_entropy)
     assert found.unmask["path_entropy"] == choice.unmask["path_entropy"]
     for name in ("steps", "calls", "evaluations", "seed", "chosen", "lineages"):

@@ -68,6 +68,7 @@ def path(done: Done, riddle: Riddle | None) -> dict[str, Any]:
     result = done.result
     return {
         "path_entropy": number(result.path_entropy),
+        "surprise": number(result.best.surprise),
         "state_entropy": curve(result.best.state_entropy),
         "steps": result.steps,
         "calls": result.calls,
@@ -80,7 +81,13 @@ def path(done: Done, riddle: Riddle | None) -> dict[str, Any]:
         "waited": done.waited,
         "batch": done.batch,
         "particles": [
-            {"text": one.text, "path_entropy": number(one.path_entropy), "steps": one.steps, "origin": one.origin}
+            {
+                "text": one.text,
+                "path_entropy": number(one.path_entropy),
+                "surprise": number(one.surprise),
+                "steps": one.steps,
+                "origin": one.origin,
+            }
             for one in result.particles
         ],
         **({} if riddle is None else riddle.verdict(result)),

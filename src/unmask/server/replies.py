@@ -27,6 +27,7 @@ class ParticleReply(BaseModel):
 
     text: str
     path_entropy: float | None = Field(description="bits")
+    surprise: float | None = Field(description="nats a position; the search auto chooses by it")
     steps: int
     origin: int = Field(description="the particle in which its lineage began")
 
@@ -35,6 +36,7 @@ class PathReply(BaseModel):
     """What is known of the path of a choice."""
 
     path_entropy: float | None = Field(description="bits")
+    surprise: float | None = Field(description="nats a position; the search auto chooses by it")
     state_entropy: list[float | None] = Field(description="bits, step by step along its own ancestry")
     steps: int
     calls: int
