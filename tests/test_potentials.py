@@ -148,6 +148,22 @@ def test_one_of_an_ancestors_rows_keeps_what_it_has() -> None:
     assert (after.masked.sum(1) - 2).tolist() == [0, 0, 2, 2, 0, 2, 0, 0]
 
 
+def test_a_whole_share_is_not_rounded_down() -> None:
+    tokens, open_ = torch.full((1, 300), 2), torch.ones(1, 300, dtype=torch.bool)
+    state = begin(tokens, open_, open_, torch.arange(1), Vocab(2), 2, 300)
+    state = state.replace(tokens=torch.full((2, 300), 10))
+    after = reopen(smc(2, reopen=0.21), state, 4, torch.tensor([0, 0]), torch.ones(2, dtype=torch.bool))
+    assert after.masked.sum(1).tolist() == [0, 63]
+
+
+@pytest.mark.parametrize("choose", ["entropy", "surprise"])
+def test_beams_are_chosen_from_as_told(table, choose: str) -> None:
+    recipe = Recipe("uniform", "beam", temperature=1.0, beams=2, candidates=3, every=2, choose=choose, length=6)
+    for found in decode_batch(table, [""] * 8, recipe=recipe):
+        values = {"entropy": "path_entropy", "surprise": "surprise"}[choose]
+        assert getattr(found.best, values) == min(getattr(one, values) for one in found.particles)
+
+
 def test_one_path_kept_and_its_copies_reopened() -> None:
     recipe = Recipe("uniform", "beam", temperature=1.0, beams=1, candidates=4, every=2, reopen=0.5, steps=8, length=16)
     kept = replace(recipe, reopen=None)
@@ -327,6 +343,7 @@ def test_an_answer_must_be_comparable(table) -> None:
         ({"reopen": 0.5, "sampler": "p2"}, "sampler p2, which revises by itself"),
         ({"potential": "path", "weight": "time"}, "counts every state the same: use weight step"),
         ({"reopen": 0.5, "cache_block": 8}, "a prefix cache does not go with reopen"),
+        ({"reopen": 0.5, "potential": "both"}, "reopen does not go with potential both"),
         ({"choose": "entropi"}, "did you mean 'entropy'"),
         ({"until": 1.5}, "it must be at most 1"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 import sys
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from unmask.decode import decode_batch
 sys.path.append(str(Path(__file__).parents[1] / "experiments" / "search"))
 from choices import CHOICES, first
 from methods import CELLS, METHODS, goes, settings
-from study import line
+from study import line, main
 
 LENGTH = 6
 RECIPE = Recipe("uniform", "best-of-n", length=LENGTH, temperature=1.0, particles=8)
@@ -49,3 +51,31 @@ def test_every_method_builds(method: str) -> None:
         for k in (2, 4, 8):
             search = settings(method, cell, k).build_search()
             assert search.particles == (1 if method == "steps" else k)
+
+
+def test_a_study_from_puzzles_to_a_packed_file(tmp_path, monkeypatch, capsys) -> None:
+    def study(what: str, *more: str) -> str:
+        cell = ["--cells", "countdown4-uniform", "--methods", "best-of-n", "auto"]
+        monkeypatch.setattr(sys, "argv", ["study.py", what, str(tmp_path), *cell, *more])
+        main()
+        return capsys.readouterr().out
+
+    with pytest.raises(SystemExit, match="no best-of-n of these cells to compare with: run it first"):
+        study("report")
+    study("run", "-n", "2", "--particles", "4")
+    said = study("report", "--particles", "4")
+    assert "K=4: E-BoN" in said and said.count("surprise      ") == 2 and "evaluations x1.00" in said
+    assert "K=2: E-BoN" in study("report", "--particles", "2")  # the first two of the four
+    with pytest.raises(SystemExit, match="has 2 puzzles: give that -n, or another folder"):
+        study("run", "-n", "3", "--particles", "4")
+    into = tmp_path / "rows"
+    assert "2 runs" in study("pack", "--particles", "4", "--into", str(into))
+    assert "3 runs" in study("pack", "--particles", "2", "--into", str(into))  # beside those of before
+    lines = lzma.decompress((into / "search-study.jsonl.xz").read_bytes()).decode().splitlines()
+    runs = [json.loads(line) for line in lines if line.startswith("{")]
+    assert [(run["method"], run["k"], run["paths"], run["n"]) for run in runs] == [
+        ("best-of-n", 2, 4, 2),
+        ("auto", 4, 4, 2),
+        ("best-of-n", 4, 4, 2),
+    ]
+    assert len(lines) == 9 and all(len(run["columns"][-1].split()) == 8 for run in runs)

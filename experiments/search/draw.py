@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -102,6 +103,8 @@ def main() -> None:
     parser.add_argument("--particles", nargs="+", type=int, default=[8], help="several: a panel for each cell")
     args = parser.parse_args()
     found = {k: shares(args.rows, k) for k in args.particles}
+    for k in (k for k, cells in found.items() if not cells):
+        sys.exit(f"draw: {args.rows} has no best-of-n with {k} particles")
     plt.rcParams["svg.hashsalt"] = "unmask"
     figure = by_particles(found) if len(found) > 1 else by_cell(found[args.particles[0]])
     figure.savefig(args.picture, metadata={"Date": None})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask import recipe as recipes
+from unmask.errors import SettingError
 from unmask.recipe import Recipe
 from unmask.search import SEARCHES
 
@@ -45,6 +46,8 @@ CELLS = {
 
 def beams(k: int) -> dict[str, Any]:
     """The better half goes on, each twice."""
+    if k % 2:
+        raise SettingError(f"{k} particles have no half", "give an even number")
     return {"search": "beam", "beams": k // 2, "candidates": 2}
 
 

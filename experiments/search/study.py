@@ -5,6 +5,7 @@
     python experiments/search/study.py report runs/study --side study
     python experiments/search/study.py pack runs/study --side study --into docs/rows
 
+`kept.py` finds the rows again, `report.py` makes the tables, `pack.py` the small file, `draw.py` the pictures of it.
 Rows hold every particle: its path entropy, its log-probability, its answer and whether that is right, or its text. So
 any choice at the end can be tried on them without decoding again; `judge` reads the texts that a choice takes.
 The sides `study` and `second` have puzzles to choose a method by, `held` those that are reported. A run that was
@@ -14,39 +15,31 @@ stopped goes on where it was.
 from __future__ import annotations
 
 import argparse
-import json
-import lzma
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from choices import CHOICES, Line, first, offered
+from choices import CHOICES, Line
+from kept import in_order, place, readable, source
 from methods import CELLS, METHODS, Cell, goes, settings
+from pack import pack
+from report import report
 
 import unmask
 from unmask import bench, puzzles, rows, show
 from unmask.decode import Result, decode_batch
+from unmask.errors import InputError, UnmaskError
 from unmask.judge import load_judge, opinions
-from unmask.judge.figures import bootstrap
 from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
 from unmask.origin import origin
 from unmask.recipe import Recipe
-from unmask.stats import Difference as Gain
-from unmask.stats import paired, wilson
 from unmask.tasks import TASKS
 from unmask.tasks.text import diversity
 
 SEEDS = {"study": 4100, "second": 5100, "held": 6100}  # of puzzles that no experiment and no training has
-MORE = (4, 8, 16, 32, 64)  # particles of which fewer may be taken
 TOGETHER = {"cpu": 32, "cuda": 8192}  # rows decoded at a time
-JUDGED = (
-    "entropy",
-    "geometric",
-    "likelihood",
-    "surprise",
-)  # choices whose texts are read; those by answers are the same
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -73,13 +66,14 @@ def run(args: argparse.Namespace) -> None:
                     recipe, n = settings(method, cell, k), args.texts if task == "text" else args.n
                     about = {"task": task, "model": task, "weights": fingerprint(task), "recipe": recipe.to_dict()}
                     about |= {"dtype": args.dtype, "n": n, "side": args.side, "method": method, "k": k}
-                    with rows.opened(str(place(args, cell.name, k, method)), {**about, **origin(model.device)}) as kept:
+                    path = place(args, cell.name, k, method)
+                    with rows.opened(str(path), {**about, **origin(model.device)}) as kept:
+                        if kept.header["n"] != n:
+                            raise InputError(
+                                f"{str(path)!r} has {kept.header['n']} puzzles", "give that -n, or another folder"
+                            )
                         decode = texts(model, args) if task == "text" else puzzled(model, cell, args)
                         decode_missing(model, recipe, n, kept, decode)
-
-
-def place(args: argparse.Namespace, cell: str, k: int, method: str, kind: str = "jsonl") -> Path:
-    return Path(args.out / f"{args.side}-{cell}-{k}-{method}.{kind}")
 
 
 Decode = Callable[[Recipe, list[int]], Iterator[Line]]
@@ -159,7 +153,7 @@ def judge(args: argparse.Namespace) -> None:
     reader = load_judge(args.judge, args.device, args.dtype) if args.judge else load_judge(device=args.device)
     for name in (name for name in args.cells if CELLS[name].task == "text"):
         for k in args.particles:
-            for method in (one for one in args.methods if place(args, name, k, one).exists()):
+            for method in (one for one in args.methods if source(args, name, k, one).exists()):
                 kept = in_order(args, name, k, method)
                 about = {"judge": reader.name, "n": args.texts * k, "side": args.side, "method": method, "k": k}
                 path = str(place(args, name, k, method, "judged.jsonl"))
@@ -174,155 +168,6 @@ def judge(args: argparse.Namespace) -> None:
                             {"number": number * k + at, "ln_ppl": one.ln_ppl}
                             for one, (number, at) in zip(some, left)  # noqa: B905
                         )
-
-
-# --- the report ------------------------------------------------------------------------------------------------------
-
-
-def right(kept: Sequence[Line], choice: str) -> list[bool]:
-    """Whether each puzzle is solved; `oracle` takes the best particle there is."""
-    if choice == "oracle":
-        return [any(row["right"]) for row in kept]
-    return [row["right"][CHOICES[choice](row)] for row in kept]
-
-
-def report(args: argparse.Namespace) -> None:
-    """A table for each cell and K: every method with every choice, against E-BoN."""
-    for name in args.cells:
-        for k in args.particles:
-            found = {method: in_order(args, name, k, method) for method in ("best-of-n", *args.methods)}
-            whole = {method: kept for method, kept in found.items() if kept and len(kept) == len(found["best-of-n"])}
-            if "best-of-n" in whole:
-                (told_texts if CELLS[name].task == "text" else told_puzzles)(args, name, k, whole)
-    for k in args.particles:
-        left_out(args, k)
-
-
-def left_out(args: argparse.Namespace, k: int) -> None:
-    """Leave one task out: what is best on the mean of the other's cells, and what it is worth here."""
-    gains: dict[str, dict[tuple[str, str], Gain]] = {}  # by cell, then by method and choice
-    for name in (name for name in args.cells if CELLS[name].task != "text"):
-        found = {method: in_order(args, name, k, method) for method in ("best-of-n", *args.methods)}
-        if kept := found.get("best-of-n"):
-            base = right(kept, "entropy")
-            whole = {method: mine for method, mine in found.items() if len(mine) == len(base)}
-            gains[name] = {
-                (method, choice): paired(base, right(mine, choice))
-                for method, mine in whole.items()
-                for choice in offered(mine)
-            }
-    for task in {CELLS[name].task for name in gains}:
-        others, mine = ([name for name in gains if (CELLS[name].task == task) == here] for here in (False, True))
-        able = set.intersection(*(set(gains[name]) for name in gains)) if others else set()
-        if able:
-            best = max(sorted(able), key=lambda one: sum(gains[name][one].difference for name in others))
-            worst = min((gains[name][best].low, name) for name in mine)
-            mean = sum(gains[name][best].difference for name in mine) / len(mine)
-            said = f"{100 * mean:+.1f} points on its {len(mine)} cells, lowest bound {100 * worst[0]:+.1f} ({worst[1]})"
-            print(f"\n{args.side} K={k}, without {task} the best is {' by '.join(best)}: {said}")
-
-
-def told_puzzles(args: argparse.Namespace, name: str, k: int, found: dict[str, list[Line]]) -> None:
-    base, most = (right(found["best-of-n"], choice) for choice in ("entropy", "oracle"))
-    said = f"E-BoN {100 * sum(base) / len(base):.1f}, its oracle {100 * sum(most) / len(most):.1f}, n={len(base)}"
-    print(f"\n{args.side} {name} K={k}: {said}")
-    for method, kept in found.items():
-        for choice in offered(kept):
-            said = against(right(kept, choice), base)
-            print(f"  {method:16} {choice:12} {said}  evaluations x{cost(kept, found['best-of-n']):.2f}")
-
-
-def told_texts(args: argparse.Namespace, name: str, k: int, found: dict[str, list[Line]]) -> None:
-    first = judged(args, name, k, "best-of-n", found["best-of-n"], "entropy")
-    said = f"ln PPL {first[0].mean():.3f}, diversity {first[1].mean():.3f}, n={len(first[0])}"
-    print(f"\n{args.side} {name} K={k}: E-BoN {said}")
-    for method, kept in found.items():
-        for choice in readable(kept):
-            mine = judged(args, name, k, method, kept, choice)
-            less, alike = (spread(a - b) for a, b in zip(mine, first, strict=True))
-            said = f"ln PPL {mine[0].mean():.3f} {less}  diversity {mine[1].mean():.3f} {alike}"
-            print(f"  {method:16} {choice:12} {said}  evaluations x{cost(kept, found['best-of-n']):.2f}")
-
-
-def readable(kept: list[Line]) -> list[str]:
-    return [choice for choice in JUDGED if choice in offered(kept)]
-
-
-def judged(args: argparse.Namespace, name: str, k: int, method: str, kept: list[Line], choice: str) -> Any:
-    """ln PPL and diversity of the texts that a choice takes."""
-    path = place(args, name, k, method, "judged.jsonl")
-    read = {divmod(one["number"], k): one["ln_ppl"] for one in (rows.read(path).kept if path.exists() else [])}
-    taken = [CHOICES[choice](row) for row in kept]
-    return (
-        np.array([read.get((row["number"], at), np.nan) for row, at in zip(kept, taken, strict=True)]),
-        np.array([row["diversity"][at] for row, at in zip(kept, taken, strict=True)]),
-    )
-
-
-def spread(differences: Any) -> str:
-    """A mean with the 95 % interval of a bootstrap."""
-    found = bootstrap(lambda places: {"mean": float(differences[places].mean())}, range(len(differences)), 10_000)
-    mean, low, high = (np.nan if one is None else one for one in found["mean"])
-    return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
-
-
-def cost(mine: Sequence[Line], base: Sequence[Line]) -> float:
-    return sum(row["evaluations"] for row in mine) / sum(row["evaluations"] for row in base)
-
-
-def pack(args: argparse.Namespace) -> None:
-    """Rows small enough for a repository: what each choice would have come to."""
-    with lzma.open(args.into / f"search-{args.side}.jsonl.xz", "wt", preset=9, encoding="utf-8") as file:
-        for name in args.cells:
-            for k in args.particles:
-                for method in (one for one in args.methods if source(args, name, k, one).exists()):
-                    header, kept = rows.read(source(args, name, k, method)).header, in_order(args, name, k, method)
-                    if len(kept) == header["n"]:
-                        columns = packed_texts(args, name, k, method, kept) if "text" in name else packed(kept)
-                        head = {"cell": name, **header, "k": k, "paths": header["k"], "columns": [*columns]}
-                        lines = zip(*columns.values(), strict=True)
-                        file.write("".join(f"{json.dumps(line)}\n" for line in (head, *map(list, lines))))
-
-
-def packed(kept: list[Line]) -> dict[str, list[Any]]:
-    """The verdict of each choice as a digit, and the oracle's."""
-    choices = (*offered(kept), "oracle")
-    marks = ["".join(map(str, map(int, row))) for row in zip(*(right(kept, one) for one in choices), strict=True)]
-    return {**numbers(kept), " ".join(choices): marks}
-
-
-def packed_texts(args: argparse.Namespace, name: str, k: int, method: str, kept: list[Line]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = numbers(kept)
-    for choice in readable(kept):
-        for kind, column in zip(("ln_ppl", "diversity"), judged(args, name, k, method, kept, choice), strict=True):
-            columns[f"{choice} {kind}"] = [round(float(one), 4) if np.isfinite(one) else None for one in column]
-    return columns
-
-
-def numbers(kept: list[Line]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in kept] for name in ("number", "evaluations")}
-
-
-def source(args: argparse.Namespace, name: str, k: int, method: str) -> Path:
-    """Where the rows of a run are; those of fewer independent paths may be among those of more."""
-    path = place(args, name, k, method)
-    more = [place(args, name, many, method) for many in MORE if many > k and method == "best-of-n"]
-    return next((one for one in (path, *more) if one.exists()), path)
-
-
-def in_order(args: argparse.Namespace, name: str, k: int, method: str) -> list[Line]:
-    """The rows of a run, none where there was none; fewer independent paths are the first of more."""
-    path = source(args, name, k, method)
-    kept = sorted(rows.read(path).kept if path.exists() else [], key=lambda row: int(row["number"]))
-    return kept if path == place(args, name, k, method) else [first(row, k) for row in kept]
-
-
-def against(mine: Sequence[bool], base: Sequence[bool]) -> str:
-    """A share with its interval, and the paired difference with its own, in points."""
-    low, high = wilson(sum(mine), len(mine))
-    found = paired(base, mine)
-    share = f"{100 * sum(mine) / len(mine):5.1f} ({100 * low:.1f}-{100 * high:.1f})"
-    return f"{share}  {100 * found.difference:+5.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
 
 
 def main() -> None:
@@ -341,8 +186,11 @@ def main() -> None:
     parser.add_argument("--dtype")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
-    with show.progress():
-        {"run": run, "judge": judge, "report": report, "pack": pack}[args.what](args)
+    try:
+        with show.progress():
+            {"run": run, "judge": judge, "report": report, "pack": pack}[args.what](args)
+    except UnmaskError as error:
+        sys.exit(f"study: {error}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 The law that `smc` samples, at fixed strength: with Q the sampler's law over paths z_0 … z_N and the evaluations at
 n = every, 2·every, … < N, the Feynman–Kac model is Q(z_0 … z_N) ∏_n G(z_n), its constant Z = E_Q ∏_n G(z_n), and
-exp(log_evidence) is an unbiased estimate of Z for every scheme, as long as there are two or more particles and all of
-them still have masks at each n.
+exp(log_evidence) is an unbiased estimate of Z for every scheme, as long as there are two or more particles, all of
+them still have masks at each n, and copies reopen nothing.
 """
 
 from __future__ import annotations
@@ -165,7 +165,8 @@ def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Te
     copies = (whose[:, :, None] == whose[:, None]).tril(-1).any(2).view(-1)
     written = state.writable & ~state.masked & (copies & more)[:, None]
     order = state.gumbel(step, Purpose.REOPEN) - state.said
-    again = rank(order, written, exact=True).first((search.reopen * written.sum(1)).long())
+    many = (search.reopen * written.sum(1).double() + 1e-9).long()  # a share that is whole up to rounding is whole
+    again = rank(order, written, exact=True).first(many)
     tokens = state.tokens.masked_fill(again, state.vocab.mask)
     return state.replace(tokens=tokens, said=state.said.masked_fill(again, 0.0))
 
@@ -242,6 +243,9 @@ def smc(
         raise SettingError(
             "target and below exclude each other", "target brings the effective sample size to one value"
         )
+    if reopen and potential in ("likelihood", "both"):
+        why = "reopening takes unlikely tokens out of the log-probability that it weighs by"
+        raise SettingError(f"reopen does not go with potential {potential}", f"{why}; use another")
     if after > until:
         raise SettingError(f"after is {after} and until {until}", "give after below until")
     if particles % islands:
@@ -273,18 +277,19 @@ def _known(name: str, value: str, registry: Mapping[str, object]) -> str:
     return value
 
 
-def greedy(candidates: int = 5, every: int = 1) -> Search:
+def greedy(candidates: int = 5, every: int = 1, reopen: float = 0.0, choose: str = "entropy") -> Search:
     """Greedy search over entropy: one path grows into candidates, the one of lowest state entropy goes on."""
-    return Search(candidates, True, every, beams=1)
+    return beam(1, candidates, every, reopen, choose)
 
 
-def beam(beams: int = 2, candidates: int = 4, every: int = 1, reopen: float = 0.0) -> Search:
+def beam(beams: int = 2, candidates: int = 4, every: int = 1, reopen: float = 0.0, choose: str = "entropy") -> Search:
     """Beam search over entropy: each beam grows into candidates, the best beams by state entropy go on."""
-    return Search(beams * candidates, True, every, beams=beams, reopen=reopen)
+    _known("choose", choose, CHOOSERS)
+    return Search(beams * candidates, True, every, beams=beams, reopen=reopen, choose=choose)
 
 
 def auto(particles: int = 5) -> Search:
-    """Independent paths, the one of least surprise: the product of its geometric path entropy and mean -log p."""
+    """Independent paths, the one of least surprise: low state entropies all along, and probable tokens."""
     return Search(particles, choose="surprise")
 
 
