@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from choices import Line, offered
 from kept import in_order, judged, readable, right, source
+from methods import CELLS
 
 from unmask import rows
 
@@ -36,7 +37,8 @@ def pack(args: argparse.Namespace) -> None:
             found[run] = [json.dumps(line) for line in (head, *map(list, zip(*columns.values(), strict=True)))]
     args.into.mkdir(parents=True, exist_ok=True)
     with lzma.open(path, "wt", preset=9, encoding="utf-8") as file:
-        file.write("".join(f"{line}\n" for run in sorted(found) for line in found[run]))
+        runs = sorted(found, key=lambda run: (list(CELLS).index(run[0]), *run[1:]))
+        file.write("".join(f"{line}\n" for run in runs for line in found[run]))
     print(f"{path}: {len(found)} runs")
 
 
