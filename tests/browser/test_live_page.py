@@ -234,7 +234,7 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     page.locator("#A-sampler").select_option("eb")
     page.locator("#A-search").select_option("greedy")
     mine = set(page.evaluate(fields)) - general
-    assert mine == {"bound", "block_length", "select_temperature", "candidates", "every"}
+    assert mine == {"bound", "block_length", "select_temperature", "candidates", "every", "reopen", "choose"}
     assert "a.steps" not in page.url and page.locator("#A-bound").get_attribute("placeholder") == "0.01"
     page.locator("#A-sampler").select_option("uniform")
     assert page.locator("#A-steps").input_value() == "16"  # what was set comes back
