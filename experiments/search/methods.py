@@ -60,6 +60,10 @@ METHODS: dict[str, Any] = {
     "printed": {"search": "smc"},
     "self-rewarding": {"search": "smc", "potential": "likelihood", "strength": 1.0},
     **{f"ess-{share}": {**EVEN, "target": share} for share in (0.5, 0.7, 0.85)},
+    **{
+        f"{scheme}-0.7": {**EVEN, "scheme": scheme, "target": 0.7}
+        for scheme in ("multinomial", "stratified", "residual")
+    },
     "ess-0.7-often": lambda cell, k: {**EVEN, "target": 0.7, "every": max(1, cell.steps // 8)},
     "ess-0.7-twice": lambda cell, k: {**EVEN, "target": 0.7, "every": math.ceil(cell.steps / 3)},
     **{
