@@ -10,20 +10,29 @@ from torch import Tensor
 
 from unmask.state import State
 
+SAME = 1e-6  # relative: values that differ by less are equal up to a network's rounding, which a batch can change
+
 
 def by_entropy(state: State, answers: list[Any]) -> Tensor:
     """The lowest path entropy; the lowest slot on ties."""
-    return state.path_entropy.nan_to_num(torch.inf).view(-1, state.particles).argmin(1)
+    return _least(state.path_entropy, state.particles)
 
 
 def by_likelihood(state: State, answers: list[Any]) -> Tensor:
     """The highest log-probability of the tokens written; the lowest slot on ties."""
-    return state.log_prob.view(-1, state.particles).argmax(1)
+    return _least(-state.log_prob, state.particles)
 
 
 def by_surprise(state: State, answers: list[Any]) -> Tensor:
     """The least surprise; the lowest slot on ties."""
-    return state.surprise.nan_to_num(torch.inf).view(-1, state.particles).argmin(1)
+    return _least(state.surprise, state.particles)
+
+
+def _least(cost: Tensor, particles: int) -> Tensor:  # [B] -> [P]
+    """The first particle whose cost is the least of its prompt, up to rounding; NaN is the highest."""
+    cost = cost.nan_to_num(torch.inf).view(-1, particles)
+    least = cost.amin(1, keepdim=True)
+    return (cost <= least + SAME * least.abs()).long().argmax(1)
 
 
 def by_vote(state: State, answers: list[Any]) -> Tensor:
