@@ -313,17 +313,34 @@ def test_auto_walks_the_paths_of_best_of_n(table) -> None:
 
 def test_what_follows_an_eos_does_not_count() -> None:
     """A short text and a long one whose tokens were equally likely are equally surprising."""
-    state = state_of([1.0] * 2, log_entropy_sum=torch.zeros(2).double(), entropy_weight=torch.ones(2).double())
+    state = state_of([1.0] * 2, log_entropy_sum=torch.zeros(2).double(), log_entropy_weight=torch.ones(2).double())
     tokens = torch.tensor([[5, 7, 7, 7, 7, 7, 7, 7, 7, 7], [5] * 10])
     said = torch.tensor([[-0.5, -0.5] + [0.0] * 8, [-0.5] * 10]).double()
     state = state.replace(tokens=tokens, said=said, vocab=Vocab(2, (7,)))
     assert state.surprise.tolist() == pytest.approx([math.sqrt(0.5)] * 2)
 
 
+@pytest.mark.parametrize("weight", ["step", "time"])
+@pytest.mark.parametrize("sampler", ["uniform", "ancestral"])
+def test_sure_masks_behind_an_eos_are_not_foreseen(sampler: str, weight: str) -> None:
+    """Surprise is the same with and without them in state entropy, which they lower."""
+    recipe = Recipe(sampler, "auto", length=12, steps=6, temperature=1.0, particles=8, weight=weight)
+    model = load("random")
+    everything, before = (
+        [one for found in decode_batch(model, [""] * 8, recipe=each) for one in found.particles]
+        for each in (recipe, recipe.replace(skip_tail=True))
+    )
+    assert [one.tokens for one in everything] == [one.tokens for one in before]
+    assert [one.surprise for one in everything] == pytest.approx([one.surprise for one in before], rel=1e-9)
+    ended = [any(token in model.vocab.eos for token in one.tokens[:-1]) for one in before]
+    differ = [one.path_entropy != other.path_entropy for one, other in zip(everything, before, strict=True)]
+    assert any(differ) and all(end for end, other in zip(ended, differ, strict=True) if other)
+
+
 def test_certain_states_do_not_run_off() -> None:
     """Where all entropies and surprises are 0, so are their bounds, and the first particle wins."""
     state = state_of(
-        [0.0] * 4, log_entropy_sum=torch.full((4,), 3 * math.log(1e-6)).double(), entropy_weight=3 * torch.ones(4)
+        [0.0] * 4, log_entropy_sum=torch.full((4,), 3 * math.log(1e-6)).double(), log_entropy_weight=3 * torch.ones(4)
     )
     assert state.surprise.tolist() == pytest.approx([1e-6] * 4)
     assert CHOOSERS["surprise"](state, []).tolist() == [0]

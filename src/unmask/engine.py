@@ -23,7 +23,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.read import Draw, Drawn, Raw
 from unmask.samplers.turn import Sampler, Turn
 from unmask.search import Resampled, Search, reopen, resample
-from unmask.state import NOTHING, State, Step, tail
+from unmask.state import State, Step, remember, tail
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
 
@@ -179,20 +179,21 @@ def advance(
     raw = _weigh(way, state, sight, want, first, faults)
     entropy = state_entropy(raw.entropy, counted)
     state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
+    ahead = state_entropy(raw.entropy, counted & ~tail(state)) if state.vocab.eos else state.entropy
 
     resampled = None
     if due is not None:
         resampled = resample(way.search, state, step, counted.any(1), due, denoiser.head.width)
         state = state.resample(resampled.ancestors).replace(log_weight=resampled.log_weight, score=resampled.score)
         sight.take(resampled.ancestors)
-        counted = counted[resampled.ancestors]
+        counted, ahead = counted[resampled.ancestors], ahead[resampled.ancestors]
 
     turn, drawn = _turn(way, state, sight, step, faults)
     after = _act(way, turn, drawn, active, faults)
     if resampled is not None and way.search.reopen > 0:
         after = reopen(way.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
     sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
-    after = _remember(state, after, active & counted.any(1), rules)
+    after = remember(state, after, ahead, active & counted.any(1), rules.weight)
     tally = replace(tally, steps=tally.steps + active)
     number, hidden = step if isinstance(step, int) else -1, sight.hidden if way.keeps else None
     raw = replace(turn.raw, pieces=None)
@@ -335,16 +336,3 @@ def _act(way: Way, turn: Turn, drawn: list[Drawn], active: Tensor, faults: Fault
     if not way.sampler.scheduled:
         faults.note("still", active & (after.tokens == state.tokens).all(1))
     return after
-
-
-def _remember(before: State, after: State, counts: Tensor, rules: Rules) -> State:  # counts [B] bool
-    """Add the step's state entropy to the path: with weight 1, or with the share of open positions decided."""
-    weight = counts.double()
-    if rules.weight == "time":
-        weight = weight * (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0) / before.open.clamp(min=1)
-    entropy = before.entropy.where(counts, 1.0)  # what does not count has weight 0
-    return after.replace(
-        entropy_sum=before.entropy_sum + entropy * weight,
-        log_entropy_sum=before.log_entropy_sum + entropy.clamp(min=NOTHING).log() * weight,
-        entropy_weight=before.entropy_weight + weight,
-    )

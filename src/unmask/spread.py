@@ -10,8 +10,9 @@ from unmask.read import RAW, Raw
 from unmask.search import Resampled
 from unmask.state import State
 
-MOVING = tuple(
-    "tokens origin time entropy_sum entropy_weight entropy log_entropy_sum log_weight said score".split()
+MOVING = (
+    *("tokens", "origin", "time", "entropy", "entropy_sum", "entropy_weight", "log_entropy_sum", "log_entropy_weight"),
+    *("log_weight", "said", "score"),
 )  # of a State
 
 

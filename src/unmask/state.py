@@ -50,7 +50,8 @@ class State:
     entropy_sum: Tensor  # [B] float64: weighted state entropies so far, nats
     entropy_weight: Tensor  # [B] float64: their weights
     entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
-    log_entropy_sum: Tensor  # [B] float64: weighted logarithms of the state entropies so far
+    log_entropy_sum: Tensor  # [B] float64: weighted logarithms of the state entropies so far, each up to an EOS
+    log_entropy_weight: Tensor  # [B] float64: their weights
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
     said: Tensor  # [B, L] float64: log-probability of a token when it was written, in the model's distribution, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
@@ -87,9 +88,9 @@ class State:
     @property
     def surprise(self) -> Tensor:  # [B] float64, nats a position
         """The geometric mean of what was foreseen, the geometric mean of the state entropies so far, and of what was
-        met, the mean of -log p of the tokens at the open positions. What follows an EOS does not count: it costs
+        met, the mean of -log p of the tokens at the open positions. What follows an EOS counts in neither: it costs
         nothing, and short texts would win."""
-        foreseen = self.log_entropy_sum / self.entropy_weight
+        foreseen = self.log_entropy_sum / self.log_entropy_weight
         counted = self.writable & ~tail(self)
         met = -self.said.where(counted, 0.0).sum(1) / counted.sum(1).clamp(min=1)
         return ((foreseen + met.clamp(min=NOTHING).log()) / 2).exp()
@@ -172,10 +173,27 @@ def begin(
         entropy_weight=zero,
         entropy=zero + torch.nan,
         log_entropy_sum=zero,
+        log_entropy_weight=zero,
         log_weight=zero,
         said=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         score=zero,
         vocab=vocab,
         particles=particles,
         padded=not bool(attend.all()),
+    )
+
+
+def remember(before: State, after: State, ahead: Tensor, counts: Tensor, weighed: str) -> State:
+    """Add a step's state entropy, and that `ahead` [B] of an EOS, to the paths that it `counts` [B] in: with weight 1,
+    or, `weighed` by time, with the share of open positions decided."""
+    weight = counts.double()
+    if weighed == "time":
+        weight = weight * (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0) / before.open.clamp(min=1)
+    entropy = before.entropy.where(counts, 1.0)  # what does not count has weight 0
+    some = weight.where(ahead.isfinite(), 0.0)
+    return after.replace(
+        entropy_sum=before.entropy_sum + entropy * weight,
+        entropy_weight=before.entropy_weight + weight,
+        log_entropy_sum=before.log_entropy_sum + ahead.where(some > 0, 1.0).clamp(min=NOTHING).log() * some,
+        log_entropy_weight=before.log_entropy_weight + some,
     )
