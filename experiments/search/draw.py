@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import lzma
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from pack import there
 
 MARKS = {
     "vote": ("v", "#999999"),
@@ -29,21 +29,17 @@ LEAST = 6.0  # points that a panel shows at least, so that nothing looks like mu
 Shares = dict[str, dict[str, float]]  # per cell, what each choice solves, in percent
 
 
-def shares(path: Path, k: int, method: str = "best-of-n") -> Shares:
-    """What the choices among K paths solve."""
-    found: dict[str, dict[str, list[int]]] = {}
-    marks: dict[str, list[int]] = {}
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        for line in map(json.loads, file):
-            if isinstance(line, dict):
-                choices = line["columns"][-1].split() if line["method"] == method and line["k"] == k else []
-                marks = (
-                    found.setdefault(line["cell"], {choice: [] for choice in choices}) if "oracle" in choices else {}
-                )
-            else:
-                for choice, mark in zip(marks, line[-1] if isinstance(line[-1], str) else "", strict=False):
-                    marks[choice].append(int(mark))
-    return {cell: {one: 100 * sum(v) / len(v) for one, v in marks.items()} for cell, marks in found.items()}
+def shares(path: Path, k: int) -> Shares:
+    """What the choices among K paths of best-of-n solve."""
+    found: Shares = {}
+    for (cell, many, method), (head, *lines) in there(path).items():
+        choices = json.loads(head)["columns"][-1].split()
+        if (many, method) == (k, "best-of-n") and "oracle" in choices:
+            marks = zip(*(json.loads(line)[-1] for line in lines), strict=True)  # a digit for each choice
+            found[cell] = {
+                choice: 100 * sum(map(int, one)) / len(one) for choice, one in zip(choices, marks, strict=True)
+            }
+    return found
 
 
 def by_cell(cells: Shares) -> Figure:

@@ -27,11 +27,17 @@ def source(args: argparse.Namespace, name: str, k: int, method: str) -> Path:
     return next((one for one in (path, *more) if one.exists()), path)
 
 
-def in_order(args: argparse.Namespace, name: str, k: int, method: str) -> list[Line]:
-    """The rows of a run, none where there was none; fewer independent paths are the first of more."""
+def read(args: argparse.Namespace, name: str, k: int, method: str) -> tuple[Line, list[Line]]:
+    """What a run is about, and its rows in order; fewer independent paths are the first of more."""
     path = source(args, name, k, method)
-    kept = sorted(rows.read(path).kept if path.exists() else [], key=lambda row: int(row["number"]))
-    return kept if path == place(args, name, k, method) else [first(row, k) for row in kept]
+    file = rows.read(path)
+    kept = sorted(file.kept, key=lambda row: int(row["number"]))
+    return file.header, kept if path == place(args, name, k, method) else [first(row, k) for row in kept]
+
+
+def in_order(args: argparse.Namespace, name: str, k: int, method: str) -> list[Line]:
+    """The rows of a run, none where there was none."""
+    return read(args, name, k, method)[1] if source(args, name, k, method).exists() else []
 
 
 def right(kept: Sequence[Line], choice: str) -> list[bool]:

@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 from choices import Line, offered
-from kept import in_order, judged, readable, right, source
+from kept import judged, read, readable, right, source
 from methods import CELLS
-
-from unmask import rows
 
 Run = tuple[str, int, str]  # cell, particles, method
 
@@ -25,7 +23,7 @@ def pack(args: argparse.Namespace) -> None:
     for run in ((name, k, method) for name in args.cells for k in args.particles for method in args.methods):
         name, k, method = run
         if source(args, name, k, method).exists():
-            header, kept = rows.read(source(args, name, k, method)).header, in_order(args, name, k, method)
+            header, kept = read(args, name, k, method)
             if len(kept) != header["n"]:
                 print(f"left out, {len(kept)} of {header['n']} rows: {name} K={k} {method}")
                 continue

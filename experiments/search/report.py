@@ -16,34 +16,28 @@ from unmask.judge.figures import bootstrap
 from unmask.stats import Difference as Gain
 from unmask.stats import paired, wilson
 
+Way = tuple[str, str]  # a method and a choice
+Gains = dict[str, dict[Way, Gain]]  # by cell
+
 
 def report(args: argparse.Namespace) -> None:
     """A table for each cell and K: every method with every choice, against E-BoN."""
     if not any(source(args, name, k, "best-of-n").exists() for name in args.cells for k in args.particles):
         raise InputError(f"{str(args.out)!r} has no best-of-n of these cells to compare with", "run it first")
-    for name in args.cells:
-        for k in args.particles:
+    for k in args.particles:
+        gains: Gains = {}
+        for name in args.cells:
             found = {method: in_order(args, name, k, method) for method in ("best-of-n", *args.methods)}
             whole = {method: kept for method, kept in found.items() if kept and len(kept) == len(found["best-of-n"])}
-            if "best-of-n" in whole:
-                (told_texts if CELLS[name].task == "text" else told_puzzles)(args, name, k, whole)
-    for k in args.particles:
-        left_out(args, k)
+            if "best-of-n" in whole and CELLS[name].task == "text":
+                told_texts(args, name, k, whole)
+            elif "best-of-n" in whole:
+                gains[name] = told_puzzles(args, name, k, whole)
+        left_out(args, k, gains)
 
 
-def left_out(args: argparse.Namespace, k: int) -> None:
+def left_out(args: argparse.Namespace, k: int, gains: Gains) -> None:
     """Leave one task out: what is best on the mean of the other's cells, and what it is worth here."""
-    gains: dict[str, dict[tuple[str, str], Gain]] = {}  # by cell, then by method and choice
-    for name in (name for name in args.cells if CELLS[name].task != "text"):
-        found = {method: in_order(args, name, k, method) for method in ("best-of-n", *args.methods)}
-        if kept := found.get("best-of-n"):
-            base = right(kept, "entropy")
-            whole = {method: mine for method, mine in found.items() if len(mine) == len(base)}
-            gains[name] = {
-                (method, choice): paired(base, right(mine, choice))
-                for method, mine in whole.items()
-                for choice in offered(mine)
-            }
     for task in {CELLS[name].task for name in gains}:
         others, mine = ([name for name in gains if (CELLS[name].task == task) == here] for here in (False, True))
         able = set.intersection(*(set(gains[name]) for name in gains)) if others else set()
@@ -55,14 +49,18 @@ def left_out(args: argparse.Namespace, k: int) -> None:
             print(f"\n{args.side} K={k}, without {task} the best is {' by '.join(best)}: {said}")
 
 
-def told_puzzles(args: argparse.Namespace, name: str, k: int, found: dict[str, list[Line]]) -> None:
+def told_puzzles(args: argparse.Namespace, name: str, k: int, found: dict[str, list[Line]]) -> dict[Way, Gain]:
+    gains = {}
     base, most = (right(found["best-of-n"], choice) for choice in ("entropy", "oracle"))
     said = f"E-BoN {100 * sum(base) / len(base):.1f}, its oracle {100 * sum(most) / len(most):.1f}, n={len(base)}"
     print(f"\n{args.side} {name} K={k}: {said}")
     for method, kept in found.items():
         for choice in offered(kept):
-            said = against(right(kept, choice), base)
+            mine = right(kept, choice)
+            gains[method, choice] = paired(base, mine)
+            said = against(mine, gains[method, choice])
             print(f"  {method:16} {choice:12} {said}  evaluations x{cost(kept, found['best-of-n']):.2f}")
+    return gains
 
 
 def told_texts(args: argparse.Namespace, name: str, k: int, found: dict[str, list[Line]]) -> None:
@@ -84,9 +82,8 @@ def spread(differences: Any) -> str:
     return f"{mean:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
-def against(mine: Sequence[bool], base: Sequence[bool]) -> str:
+def against(mine: Sequence[bool], found: Gain) -> str:
     """A share with its interval, and the paired difference with its own, in points."""
     low, high = wilson(sum(mine), len(mine))
-    found = paired(base, mine)
     share = f"{100 * sum(mine) / len(mine):5.1f} ({100 * low:.1f}-{100 * high:.1f})"
     return f"{share}  {100 * found.difference:+5.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"

@@ -179,7 +179,9 @@ def advance(
     raw = _weigh(way, state, sight, want, first, faults)
     entropy = state_entropy(raw.entropy, counted)
     state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
-    ahead = state_entropy(raw.entropy, counted & ~tail(state)) if state.vocab.eos else state.entropy
+    ahead = state.entropy
+    if state.vocab.eos and not rules.skip_tail:
+        ahead = state_entropy(raw.entropy, counted & ~tail(state))
 
     resampled = None
     if due is not None:
