@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from unmask import countdown
+from unmask.tasks.puzzles import countdown
+from unmask.tasks.puzzles.problems import keys, reserved
 from unmask.train.countdown import Problems
-from unmask.train.problems import keys, reserved
 
 
 def batch_keys(number: int, source: Problems, size: int) -> np.ndarray:

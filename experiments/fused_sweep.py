@@ -1,4 +1,4 @@
-"""Times the kernels of `unmask.fused` against one plain matrix product, for shapes × layouts: a table.
+"""Times the kernels of `unmask.core.gpu.fused` against one plain matrix product, for shapes × layouts: a table.
 
     PYTHONPATH=src python experiments/fused_sweep.py --quick            # the layouts in use, a minute
     PYTHONPATH=src python experiments/fused_sweep.py --out sweep.jsonl  # every layout of LAYOUTS
@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask import fused, read
-from unmask.layout import Config, config_for
+from unmask.core import beliefs
+from unmask.core.beliefs import Draw
+from unmask.core.gpu import fused
+from unmask.core.gpu.layout import Config, config_for
 from unmask.models import Head
-from unmask.read import Draw
 
 LAYOUTS = [
     Config(128, 256, 64, 8, 4),
@@ -131,7 +132,7 @@ def plain(p: Problem, repeats: int) -> float:
     return milliseconds(lambda: torch.mm(rows, weight, out=out), repeats)
 
 
-def references(p: Problem) -> tuple[Tensor, dict[str, read.Raw | read.Drawn]]:
+def references(p: Problem) -> tuple[Tensor, dict[str, beliefs.Raw | beliefs.Drawn]]:
     """Some of the positions asked, and the float64 numbers there."""
     assert p.head.weight is not None
     asked = p.where.flatten().nonzero()[:, 0]
@@ -139,15 +140,17 @@ def references(p: Problem) -> tuple[Tensor, dict[str, read.Raw | read.Drawn]]:
     hidden = p.hidden.flatten(0, 1)[at][None].double()
     head = Head(p.head.width, p.head.weight.double())
     everywhere = torch.ones(1, len(at), dtype=torch.bool, device="cuda")
-    found: dict[str, read.Raw | read.Drawn] = {
-        "weigh": read.weigh_reference(hidden, head, everywhere, p.tokens.flatten()[at][None])
+    found: dict[str, beliefs.Raw | beliefs.Drawn] = {
+        "weigh": beliefs.weigh_reference(hidden, head, everywhere, p.tokens.flatten()[at][None])
     }
     for name, how in HOWS.items():
-        found[name] = read.draw_reference(hidden, head, everywhere, p.noise.flatten()[at][None], how)
+        found[name] = beliefs.draw_reference(hidden, head, everywhere, p.noise.flatten()[at][None], how)
     return at, found
 
 
-def differences(name: str, found: tuple[Tensor, ...], at: Tensor, expected: read.Raw | read.Drawn) -> tuple[float, int]:
+def differences(
+    name: str, found: tuple[Tensor, ...], at: Tensor, expected: beliefs.Raw | beliefs.Drawn
+) -> tuple[float, int]:
     """The largest difference of a number where the tokens agree, and how many tokens do not."""
     values = [value.flatten()[at] for value in found]
     wanted = [value[0] for value in vars(expected).values()]

@@ -17,11 +17,11 @@ import time
 import numpy as np
 
 import unmask
-from unmask import bench
-from unmask.countdown import EQUATION
-from unmask.recipe import Recipe
-from unmask.stats import wilson
+from unmask.decoding.recipe import Recipe
+from unmask.evaluate import run as bench
+from unmask.evaluate.stats import wilson
 from unmask.tasks.countdown import COUNTDOWN
+from unmask.tasks.puzzles.countdown import EQUATION
 
 SEARCHES = {"vanilla": {}, "best-of-n": {"particles": 8}, "smc": {"particles": 8, "every": 7, "scheme": "systematic"}}
 

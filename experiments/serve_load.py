@@ -122,7 +122,7 @@ def backbone(model_name: str, rows: int, body: dict[str, Any], seconds: float) -
 
     from unmask import Recipe
     from unmask import load as load_model
-    from unmask.prompt import from_canvas, from_prompt, start
+    from unmask.decoding.prompt import from_canvas, from_prompt, start
 
     model = load_model(model_name)
     given, length = body.get("prompt", ""), body.get("max_tokens")
@@ -176,7 +176,7 @@ def library(model_name: str, asked: list[dict[str, Any]], rows: int, seconds: fl
 def timed_server(model_name: str, file: str) -> None:
     """Serve until Ctrl-C; then write the calls of the network."""
     from unmask.server.limits import Limits
-    from unmask.server.order import Shop
+    from unmask.server.request import Shop
     from unmask.server.run import serve
 
     calls: list[tuple[float, float, int]] = []

@@ -30,8 +30,18 @@ import numpy as np
 import torch
 
 import unmask
-from unmask.judge import DEFAULT, Rules, bootstrap, ceiling, judged, load_judge, pearson, read_samples, spearman
-from unmask.recipe import Recipe
+from unmask.decoding.recipe import Recipe
+from unmask.evaluate.judge import (
+    DEFAULT,
+    Rules,
+    bootstrap,
+    ceiling,
+    judged,
+    load_judge,
+    pearson,
+    read_samples,
+    spearman,
+)
 from unmask.train.text import nelbo
 
 

@@ -18,6 +18,6 @@ def register() -> None:
         from lm_eval.api.registry import model_registry
 
         if "unmask" not in model_registry:
-            model_registry.register("unmask", target="unmask.lmeval:Unmask")
+            model_registry.register("unmask", target="unmask.evaluate.lm_eval.model:Unmask")
     except Exception:  # another version of lm-eval: `unmask lm-eval` says what is wrong
         return

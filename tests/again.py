@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import torch
 
-from unmask import replay
-from unmask.engine import Moment
+from unmask.core.gpu import recorded
+from unmask.core.step import Moment
 
 
 class Again:
     """Stands in for a recorded graph: moves the carried tensors on in place."""
 
-    def __init__(self, step: Callable[[replay.Carry], tuple[replay.Carry, Moment]], carry: replay.Carry) -> None:
+    def __init__(self, step: Callable[[recorded.Carry], tuple[recorded.Carry, Moment]], carry: recorded.Carry) -> None:
         self.step, self.carry = step, carry
 
     def play(self, step: int) -> Moment:
         after, moment = self.step(self.carry)
         before = moment.before.clone()
-        replay.copy(after.tensors, self.carry.tensors)
+        recorded.copy(after.tensors, self.carry.tensors)
         return replace(moment, step=step, before=before, state=self.carry.state, tally=self.carry.tally)
 
 

@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from unmask import Recipe, bench, load, rows
+from unmask import Recipe, load
 from unmask.cli import main
-from unmask.decode import decode_batch
+from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError
-from unmask.models.fabricate import fabricate
+from unmask.evaluate import rows
+from unmask.evaluate import run as bench
+from unmask.models.made.fabricate import fabricate
 from unmask.tasks import TASKS, Example
 from unmask.train import text
 
@@ -187,7 +189,7 @@ def test_a_finished_run_is_only_told(here, capsys, monkeypatch):
     given = ["eval", "sudoku", "--data", "p.txt", "--steps", "4", "--rows", "r.jsonl", "--json"]
     assert main(given) == 0
     first, content = capsys.readouterr().out, Path("r.jsonl").read_bytes()
-    monkeypatch.setattr("unmask.modelcli.load", lambda *given, **more: pytest.fail("there is nothing to decode"))
+    monkeypatch.setattr("unmask.cli.models.load", lambda *given, **more: pytest.fail("there is nothing to decode"))
     assert main(given) == 0
     assert json.loads(capsys.readouterr().out)["strict"] == json.loads(first)["strict"]
     assert Path("r.jsonl").read_bytes() == content

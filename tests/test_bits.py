@@ -12,11 +12,11 @@ from checkpoints.small import LLADA, NATIVE, logits, refused, split, weights, wr
 from unmask import load
 from unmask.cli import main
 from unmask.errors import ModelError, SettingError
-from unmask.models.bits import SCALE, pack, unpack
-from unmask.models.checkpoint import WEIGHTS
-from unmask.models.fabricate import fabricate
+from unmask.models.files.bits import SCALE, pack, unpack
+from unmask.models.files.checkpoint import WEIGHTS
 from unmask.models.laws import check
-from unmask.train.start import fresh, merge, save, take
+from unmask.models.made.fabricate import fabricate
+from unmask.train.init import fresh, merge, save, take
 
 EIGHT = {**NATIVE, "bits": 8}
 MATRIX, VECTOR = "blocks.0.qkv.weight", "norm.weight"
@@ -311,7 +311,7 @@ def test_merge_takes_back_what_it_could_not_finish(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     fabricate("native", tmp_path / "good")
-    monkeypatch.setattr("unmask.train.start.write_json", full)
+    monkeypatch.setattr("unmask.train.init.write_json", full)
     (tmp_path / "there").mkdir()
     for name in ("new", "new/deep/er", "there/new"):
         with pytest.raises(ModelError, match="no space left"):

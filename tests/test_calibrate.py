@@ -8,10 +8,10 @@ import math
 import pytest
 
 from unmask import Recipe, load
-from unmask.calibrate import calibrate, crossing, falling
 from unmask.cli import main
 from unmask.errors import SettingError
-from unmask.paths import generated, known, reference
+from unmask.evaluate.theory.calibrate import calibrate, crossing, falling
+from unmask.evaluate.theory.reference import generated, known, reference
 
 WORDS = ["senate", "street", "tester", "eaters", "rattan", "serene", "setter", "rennet"] * 2
 RECIPE = Recipe("uniform", steps=2, temperature=1.0, search="smc", particles=8, every=1)
@@ -158,7 +158,7 @@ def test_an_interrupt_keeps_the_rows(capsys, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return generated(*given, **settings)
 
-    monkeypatch.setattr("unmask.calibrate.generated", stop)
+    monkeypatch.setattr("unmask.evaluate.theory.calibrate.generated", stop)
     line = f"calibrate {tmp_path}/lines.txt --model table --steps 2 --particles 8 --every 1 -o {tmp_path}/out"
     assert main(line.split()) == 130
     assert "3 rows are in" in capsys.readouterr().err  # the reference and two strengths

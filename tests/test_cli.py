@@ -18,11 +18,12 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from unmask import MODELS, SAMPLERS, SEARCHES, Recipe, __version__, decode, decode_batch, flags, load, show, trace
-from unmask.cli import COMMANDS, main
-from unmask.models.convert import _order
-from unmask.models.fabricate import fabricate
-from unmask.recipe import ALIASES, KINDS, settings
+from unmask import MODELS, SAMPLERS, SEARCHES, Recipe, __version__, decode, decode_batch, load
+from unmask.cli import COMMANDS, flags, main, show
+from unmask.decoding import trace
+from unmask.decoding.recipe import ALIASES, KINDS, settings
+from unmask.models.files.convert import _order
+from unmask.models.made.fabricate import fabricate
 
 TABLE = ["generate", "--model", "table"]  # small and exact
 EVEN = ["--sampler", "uniform", "--steps", "3", "--temperature", "1"]
@@ -511,7 +512,7 @@ def test_an_interrupt_is_one_line(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unmask.modelcli.load", interrupted)
+    monkeypatch.setattr("unmask.cli.models.load", interrupted)
     assert main(["generate"]) == 130
     assert capsys.readouterr() == ("", "unmask: stopped\n")
 

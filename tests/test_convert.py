@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.models import load
-from unmask.models.convert import convert
+from unmask.models.files.convert import convert
 from unmask.models.transformer import Transformer
 
 TINY = Path(__file__).parent / "parity" / "models" / "mdlm"
@@ -446,7 +446,7 @@ def test_a_failed_write_leaves_nothing(saved, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("unmask.models.write.save_file", full)
+        patch.setattr("unmask.models.files.write.save_file", full)
         refused("No space left", path, out)
         out.mkdir()
         refused("No space left", path, out)

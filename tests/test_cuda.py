@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file
 
 from unmask import SAMPLERS, SEARCHES, Recipe, decode_batch, load
-from unmask.background import count
-from unmask.dice import Purpose, uniform
+from unmask.core.dice import Purpose, uniform
+from unmask.core.state import begin
+from unmask.decoding.background import count
 from unmask.models import FAMILIES
-from unmask.models.fabricate import fabricate
 from unmask.models.laws import check
-from unmask.state import begin
+from unmask.models.made.fabricate import fabricate
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -9,15 +9,17 @@ from itertools import islice
 import pytest
 import torch
 
-from unmask import SAMPLERS, SEARCHES, Recipe, decode_batch, engine, load, replay
-from unmask.background import count
-from unmask.decode import prepare
-from unmask.engine import Way
+from unmask import SAMPLERS, SEARCHES, Recipe, decode_batch, load
+from unmask.core import step as engine
+from unmask.core.gpu import recorded
+from unmask.core.step import Way
+from unmask.decoding.background import count
+from unmask.decoding.decode import prepare
+from unmask.decoding.prompt import from_prompt
 from unmask.errors import ModelError
 from unmask.models.compiled import compiled
-from unmask.models.sizes import make
+from unmask.models.made.random_sizes import make
 from unmask.models.transformer import random_transformer
-from unmask.prompt import from_prompt
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 PROMPTS = ["a cat", "what is this, a dog"]
@@ -27,7 +29,7 @@ def both(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, model=None):
     """The results of recorded steps, and those of steps with questions."""
     model = model or load("random", "cuda")
     found = decode_batch(model, PROMPTS, recipe=recipe)
-    monkeypatch.setattr(replay, "can", lambda way, state: False)
+    monkeypatch.setattr(recorded, "can", lambda way, state: False)
     return found, decode_batch(model, PROMPTS, recipe=recipe)
 
 
@@ -56,16 +58,16 @@ def test_steps_are_recorded(options, monkeypatch) -> None:
     """None of this passes because everything asks."""
     recipe = Recipe(**{"sampler": "uniform", "search": "smc", "length": 12, "temperature": 1.0, **options})
     played = []
-    real = replay.Recorded.play
-    monkeypatch.setattr(replay.Recorded, "play", lambda self, step: played.append(step) or real(self, step))
+    real = recorded.Recorded.play
+    monkeypatch.setattr(recorded.Recorded, "play", lambda self, step: played.append(step) or real(self, step))
     assert_same(*both(recipe, monkeypatch))
     assert played == list(range(1, 12))
 
 
 def test_what_was_recorded_serves_the_next_batch_and_goes_with_its_model(monkeypatch) -> None:
     model, recipe = random_transformer("cuda"), Recipe("uniform", "smc", length=24, temperature=1.0, every=8)
-    made, real = [], replay.Recorded.__init__
-    monkeypatch.setattr(replay.Recorded, "__init__", lambda self, *given: made.append(1) or real(self, *given))
+    made, real = [], recorded.Recorded.__init__
+    monkeypatch.setattr(recorded.Recorded, "__init__", lambda self, *given: made.append(1) or real(self, *given))
     first = decode_batch(model, ["a cat", "a dog"], recipe=recipe)
     assert len(made) == 2
     other = decode_batch(model, ["a cow", "a pig"], recipe=recipe)
@@ -80,7 +82,7 @@ def test_what_was_recorded_serves_the_next_batch_and_goes_with_its_model(monkeyp
 
 def walk_of(model, recipe: Recipe, length: int):
     rows = [from_prompt(model, [1, 2, 3], length), from_prompt(model, [4, 5, 6], length)]
-    return replay.walk(*prepare(model, rows, [0, 1], recipe))
+    return recorded.walk(*prepare(model, rows, [0, 1], recipe))
 
 
 @pytest.mark.parametrize("search", ["vanilla", "best-of-n", "smc"])
@@ -110,14 +112,16 @@ def test_broken_logits_are_told() -> None:
 
 def test_prompts_that_end_sooner_are_left_out(monkeypatch) -> None:
     model, sizes = load("random", "cuda"), []
-    real = replay.Recorded.__init__
+    real = recorded.Recorded.__init__
     monkeypatch.setattr(
-        replay.Recorded, "__init__", lambda self, step, carry: sizes.append(len(carry.rows)) or real(self, step, carry)
+        recorded.Recorded,
+        "__init__",
+        lambda self, step, carry: sizes.append(len(carry.rows)) or real(self, step, carry),
     )
     canvases = [[1, *[model.vocab.mask] * holes, 2] for holes in (20, 2, 3, 2, 11)]
     recipe = Recipe("confidence", "best-of-n", particles=3, temperature=1.0)
     found = decode_batch(model, canvases=canvases, recipe=recipe)
-    monkeypatch.setattr(replay, "can", lambda way, state: False)
+    monkeypatch.setattr(recorded, "can", lambda way, state: False)
     assert_same(found, decode_batch(model, canvases=canvases, recipe=recipe))
     assert min(sizes) == 3 and max(sizes) == 15
 
@@ -139,17 +143,22 @@ def test_memory_of_a_step() -> None:
     shape, device = (8, 1024), model.device
     hidden = torch.randn(*shape, 4096, device=device, dtype=torch.bfloat16, generator=torch.Generator(device))
     weight = torch.randn(126_464, 4096, device=device, dtype=torch.bfloat16, generator=torch.Generator(device))
-    from unmask import read
-    from unmask.models.denoiser import Head
+    from unmask.core import beliefs
+    from unmask.core.denoiser import Head
 
     head, everywhere = Head(len(weight), weight / 64), torch.ones(shape, dtype=torch.bool, device=device)
     noise = torch.rand(shape, device=device, dtype=torch.float64, generator=torch.Generator(device))
-    for how in (read.Draw(1.0), read.Draw(0.7, ban=(5,)), read.Draw(1.0, top_p=0.9), read.Draw(1.0, top_k=50)):
+    for how in (
+        beliefs.Draw(1.0),
+        beliefs.Draw(0.7, ban=(5,)),
+        beliefs.Draw(1.0, top_p=0.9),
+        beliefs.Draw(1.0, top_k=50),
+    ):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        read.weigh(hidden, head, everywhere, torch.zeros(shape, dtype=torch.int64, device=device))
-        read.draw(hidden, head, everywhere, noise, how)
+        beliefs.weigh(hidden, head, everywhere, torch.zeros(shape, dtype=torch.int64, device=device))
+        beliefs.draw(hidden, head, everywhere, noise, how)
         torch.cuda.synchronize()
         assert torch.cuda.max_memory_allocated() - before <= 256 * 2**20, how
 
@@ -158,5 +167,5 @@ def test_what_cannot_be_recorded_asks() -> None:
     model = load("random", "cuda", torch.float64)
     recipe = Recipe("uniform", length=4, temperature=1.0)
     denoiser, state, sampler, search, rules = prepare(model, [from_prompt(model, [1], 4)], [0], recipe)
-    assert not replay.can(Way(denoiser, sampler, search, rules, asks=False), state)
+    assert not recorded.can(Way(denoiser, sampler, search, rules, asks=False), state)
     assert len(list(engine.walk(denoiser, state, sampler, search, rules))) == 4

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from unmask import Recipe, UnmaskError, decode, decode_batch, load, trace
+from unmask import Recipe, UnmaskError, decode, decode_batch, load
+from unmask.core.beliefs import Draw, filtered
+from unmask.core.state import State
+from unmask.decoding import trace
 from unmask.models.transformer import random_transformer
-from unmask.read import Draw, filtered
-from unmask.state import State
 
 
 def test_the_text_of_a_canvas_keeps_what_was_given() -> None:

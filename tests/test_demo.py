@@ -11,9 +11,11 @@ from itertools import pairwise
 import pytest
 import torch
 
-from unmask import demo, load, show, sudoku, trace
-from unmask.cli import main
-from unmask.stats import wilson
+from unmask import load
+from unmask.cli import demo, main, show
+from unmask.decoding import trace
+from unmask.evaluate.stats import wilson
+from unmask.tasks.puzzles import sudoku
 
 
 class Screen(io.StringIO):

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from unmask.dice import Purpose, gumbel, philox, uniform
+from unmask.core.dice import Purpose, gumbel, philox, uniform
 
 # Random123 (Salmon et al. 2011), tests/kat_vectors, philox4x32 with 10 rounds.
 KNOWN = [

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask import read
-from unmask.engine import Moment, Rules, walk
-from unmask.entropy import BIT, bits, joint_entropy, marginal_entropies, state_entropy
-from unmask.models.denoiser import Head
-from unmask.models.table import Table
+from unmask.core import beliefs
+from unmask.core.denoiser import Head
+from unmask.core.entropy import BIT, bits, joint_entropy, marginal_entropies, state_entropy
+from unmask.core.state import begin
+from unmask.core.step import Moment, Rules, walk
+from unmask.models.made.table import Table
 from unmask.samplers import SAMPLERS, Sampler
 from unmask.search import Search, smc
-from unmask.state import begin
 
 JOINT = torch.randn(3, 3, 3, 3, generator=torch.Generator().manual_seed(4)).double().flatten().softmax(0).view([3] * 4)
 MASK, EOS = 3, 2
@@ -46,7 +46,7 @@ def test_the_golden_vector() -> None:
     """facts.md, section 7: rows [.5, .25, .25, 0] and [1, 0, 0, 0] have 0.75 bits; impossible tokens count nothing."""
     logits = real([[[0.5, 0.25, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0]]]).log()
     where = torch.ones(1, 2, dtype=torch.bool)
-    raw = read.weigh(logits, Head(4), where, torch.full((1, 2), 4))
+    raw = beliefs.weigh(logits, Head(4), where, torch.full((1, 2), 4))
     assert bits(raw.entropy).tolist() == [[1.5, 0.0]]
     assert bits(state_entropy(raw.entropy, where)).tolist() == [0.75]
 
@@ -123,7 +123,7 @@ def test_path_entropy_is_the_mean_over_the_inputs_that_had_masks(
     name: str, settings: dict[str, Any], search: Search
 ) -> None:
     """The all-masked state counts, the final one does not; a copy inherits its ancestor's history."""
-    steps = moments(SAMPLERS[name](**settings), Rules(read.Draw(1.0)), search)
+    steps = moments(SAMPLERS[name](**settings), Rules(beliefs.Draw(1.0)), search)
     for row, path in enumerate(histories(steps)):
         values = [list(position_entropies(before).values()) for before, _ in path]
         means = [sum(value) / len(value) for value in values if value]
@@ -137,7 +137,7 @@ def test_path_entropy_is_the_mean_over_the_inputs_that_had_masks(
 )
 def test_time_weights_are_the_decided_shares(name: str, settings: dict[str, Any]) -> None:
     """weight="time": Σ h_i × the share of the region that step i decided; the shares sum to 1."""
-    steps = moments(SAMPLERS[name](**settings), Rules(read.Draw(1.0), weight="time"))
+    steps = moments(SAMPLERS[name](**settings), Rules(beliefs.Draw(1.0), weight="time"))
     assert torch.allclose(steps[-1].state.entropy_weight, torch.ones(15).double(), rtol=0, atol=1e-12)
     for row, path in enumerate(histories(steps)):
         total = 0.0
@@ -150,8 +150,8 @@ def test_time_weights_are_the_decided_shares(name: str, settings: dict[str, Any]
 @pytest.mark.parametrize("name", ["uniform", "semi-ar"])
 def test_block_scope_counts_the_current_block(name: str) -> None:
     """scope="block": only masks before the end of the current block of 2."""
-    steps = moments(SAMPLERS[name](steps=4, block_length=2), Rules(read.Draw(1.0), scope="block"))
-    whole = moments(SAMPLERS[name](steps=4, block_length=2), Rules(read.Draw(1.0)))
+    steps = moments(SAMPLERS[name](steps=4, block_length=2), Rules(beliefs.Draw(1.0), scope="block"))
+    whole = moments(SAMPLERS[name](steps=4, block_length=2), Rules(beliefs.Draw(1.0)))
     assert torch.equal(steps[-1].state.tokens, whole[-1].state.tokens)  # a measure, not a rule
     for row, path in enumerate(histories(steps)):
         means = []
@@ -163,7 +163,7 @@ def test_block_scope_counts_the_current_block(name: str) -> None:
 
 def test_the_tail_after_an_eos_can_be_left_out() -> None:
     """skip_tail: masks behind a decided EOS do not count; a state with no others counts for nothing."""
-    steps = moments(SAMPLERS["uniform"](steps=4), Rules(read.Draw(1.0), skip_tail=True))
+    steps = moments(SAMPLERS["uniform"](steps=4), Rules(beliefs.Draw(1.0), skip_tail=True))
     skipped = 0
     for row, path in enumerate(histories(steps)):
         means = []
@@ -179,7 +179,7 @@ def test_the_tail_after_an_eos_can_be_left_out() -> None:
 
 def test_given_cells_do_not_count() -> None:
     """Infilling: only the holes, given what stands around them."""
-    steps = moments(SAMPLERS["uniform"](), Rules(read.Draw(1.0)), canvas=[MASK, 1, MASK, 0])
+    steps = moments(SAMPLERS["uniform"](), Rules(beliefs.Draw(1.0)), canvas=[MASK, 1, MASK, 0])
     first: Tensor = steps[0].entropy
     values = list(position_entropies([MASK, 1, MASK, 0]).values())
     assert len(values) == 2

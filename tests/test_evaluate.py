@@ -12,14 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unmask import MODELS, Recipe, __version__, bench, countdown, load, rows, show, sudoku
-from unmask.cli import main
-from unmask.decode import decode_batch
+from unmask import MODELS, Recipe, __version__, load
+from unmask.cli import main, show
+from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError, ModelError
-from unmask.sudoku import puzzle
+from unmask.evaluate import rows
+from unmask.evaluate import run as bench
 from unmask.tasks import TASKS, Example
+from unmask.tasks.puzzles import countdown, sudoku
+from unmask.tasks.puzzles.grids import grids
+from unmask.tasks.puzzles.sudoku import puzzle
 from unmask.tasks.sudoku import example
-from unmask.train.grids import grids
 
 PUZZLES = [name for name, task in TASKS.items() if task.puzzle]
 EASY = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
@@ -158,7 +161,7 @@ def test_rows_say_where_they_come_from(tmp_path, monkeypatch, capsys):
         "version": __version__,
         "recipe": {"sampler": "entropy", "search": "vanilla", "steps": 9, "seed": 4},
         "weights": hashlib.sha256(
-            (Path(bench.__file__).parent / "weights/countdown/model.safetensors").read_bytes()
+            (Path(bench.__file__).parents[1] / "models/weights/countdown/model.safetensors").read_bytes()
         ).hexdigest(),
         "n": 1,
     }

@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from unmask import UnmaskError, decode, load
 from unmask.cli import main
+from unmask.decoding.recipe import Recipe
 from unmask.models import FAMILIES
-from unmask.models.checkpoint import INDEX, tensor_shapes
-from unmask.models.fabricate import _shards, fabricate
-from unmask.models.family import Config
-from unmask.recipe import Recipe
+from unmask.models.families.blueprint import Config
+from unmask.models.files.checkpoint import INDEX, tensor_shapes
+from unmask.models.made.fabricate import _shards, fabricate
 
 PUBLISHED = {  # family: tensors, parameters and files of the checkpoints on the hub
     "llada": (291, 8_015_581_184, 6),
@@ -104,7 +104,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("unmask.models.write.save_file", full)
+    monkeypatch.setattr("unmask.models.files.write.save_file", full)
     with pytest.raises(UnmaskError, match="No space left"):
         fabricate("mdlm", tmp_path / "x")
     assert not (tmp_path / "x").exists()
@@ -296,7 +296,7 @@ def test_memory_that_is_not_there_is_one_line(capsys, monkeypatch):
     def greedy(*_, **__):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr("unmask.commands.decode_batch", greedy)
+    monkeypatch.setattr("unmask.cli.generate.decode_batch", greedy)
     assert main(["generate", "se"]) == 2
     assert "out of memory: lower max-rows" in capsys.readouterr().err
 

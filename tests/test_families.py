@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from unmask import Recipe, decode, decode_batch, load
-from unmask.engine import walk
+from unmask.core.denoiser import Denoiser, Head
+from unmask.core.state import State, begin
+from unmask.core.step import walk
+from unmask.decoding.prompt import from_prompt, start
 from unmask.errors import SettingError
 from unmask.models import FAMILIES
 from unmask.models.cache import Cached, cached
-from unmask.models.denoiser import Denoiser, Head
-from unmask.models.fabricate import fabricate
+from unmask.models.made.fabricate import fabricate
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, Counted, Guided
-from unmask.prompt import from_prompt, start
-from unmask.state import State, begin
 
 VARIANTS = {  # switches of the shared network that no published family needs
     "learned": {"position": "learned", "places": 64, "limit": 64, "norm": "layer", "qkv_bias": True, "bias": True},
@@ -260,7 +260,7 @@ def test_a_cached_model_is_refused_where_a_setting_would_be(model):
 def test_memory_for_the_cache_is_counted(model, monkeypatch):
     recipe = SEMI.replace(search="best-of-n", particles=40)
     need = 40 * 14 * 2 * Cached(model, 4).position_bytes
-    monkeypatch.setattr("unmask.memory.free", lambda device: need)
+    monkeypatch.setattr("unmask.models.memory.free", lambda device: need)
     decode(model, [15, 16], recipe=recipe)
     with pytest.raises(SettingError, match="GiB are free"):
         decode(model, [15, 16], recipe=recipe.replace(cache_block=4))

@@ -12,13 +12,17 @@ import torch
 from torch import Tensor
 
 from again import Again, Late
-from unmask import Recipe, decode_batch, dice, engine, fused, load, read, replay
-from unmask.decode import prepare
-from unmask.dice import Purpose
-from unmask.layout import Config
+from unmask import Recipe, decode_batch, load
+from unmask.core import beliefs, dice
+from unmask.core import step as engine
+from unmask.core.beliefs import Draw
+from unmask.core.dice import Purpose
+from unmask.core.gpu import fused
+from unmask.core.gpu import recorded as replay
+from unmask.core.gpu.layout import Config
+from unmask.decoding.decode import prepare
+from unmask.decoding.prompt import from_prompt
 from unmask.models import Head
-from unmask.prompt import from_prompt
-from unmask.read import Draw
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -44,15 +48,17 @@ def exact(head: Head) -> Head:
 
 def raws(
     hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, config: Config | None = None
-) -> tuple[read.Raw, ...]:
+) -> tuple[beliefs.Raw, ...]:
     """What the kernels find, and what the reference does."""
     found, _ = fused.weigh(hidden, head, where.to(DEVICE), tokens.to(DEVICE), config)
-    return read.Raw(*(t.cpu() for t in found)), read.weigh_reference(hidden.cpu().double(), exact(head), where, tokens)
+    return beliefs.Raw(*(t.cpu() for t in found)), beliefs.weigh_reference(
+        hidden.cpu().double(), exact(head), where, tokens
+    )
 
 
 def draws(hidden: Tensor, head: Head, where: Tensor, noise: Tensor, how: Draw, config: Config | None = None):
     found = fused.draw(hidden, head, where.to(DEVICE), noise.to(DEVICE), how.temperature, how.ban, config)
-    return read.Drawn(*(t.cpu() for t in found)), read.draw_reference(
+    return beliefs.Drawn(*(t.cpu() for t in found)), beliefs.draw_reference(
         hidden.cpu().double(), exact(head), where, noise, how
     )
 
@@ -61,7 +67,7 @@ def same(found: Tensor, expected: Tensor, tolerance: float = CLOSE) -> None:
     assert torch.allclose(found.double(), expected.double(), rtol=1e-6, atol=tolerance, equal_nan=True)
 
 
-def same_raw(found: read.Raw, expected: read.Raw) -> None:
+def same_raw(found: beliefs.Raw, expected: beliefs.Raw) -> None:
     for name in ("entropy", "normaliser", "top", "second", "standing"):
         assert getattr(found, name).dtype == torch.float32
         same(getattr(found, name), getattr(expected, name))
@@ -69,7 +75,7 @@ def same_raw(found: read.Raw, expected: read.Raw) -> None:
     assert torch.equal(found.best[clear], expected.best[clear]) and found.best.dtype == torch.int64
 
 
-def same_drawn(found: read.Drawn, expected: read.Drawn, sure: Tensor) -> None:
+def same_drawn(found: beliefs.Drawn, expected: beliefs.Drawn, sure: Tensor) -> None:
     """`sure` [B, L]: where rounding cannot decide."""
     for name in ("entropy", "top", "second"):
         same(getattr(found, name), getattr(expected, name))
@@ -95,7 +101,7 @@ def problem(width: int, depth: int, dtype: torch.dtype, bias: bool = False, abse
 def far_from_an_edge(hidden: Tensor, head: Head, where: Tensor, noise: Tensor, how: Draw) -> Tensor:
     """Where the uniform number is not within 1e-5 of a boundary of the CDF, or the top two not of each other."""
     logits = exact(head).logits(hidden.cpu().double().flatten(0, 1))
-    chances = read.filtered(logits, how).softmax(1)
+    chances = beliefs.filtered(logits, how).softmax(1)
     top = chances.topk(2).values.log()
     gap = (chances.cumsum(1) - noise.flatten()[:, None]).abs().amin(1) if how.temperature else top[:, 0] - top[:, 1]
     return where & (gap > 1e-5).view(where.shape)
@@ -253,7 +259,7 @@ def test_what_is_no_distribution_has_no_normaliser(value: float, where_bad: str)
     assert not found.normaliser[0, bad].isfinite().any()
     if where_bad == "all":
         assert torch.equal(found.normaliser.isneginf(), expected.normaliser.isneginf())
-    same_raw(*(read.Raw(*(getattr(raw, name)[:, ~bad] for name in read.RAW)) for raw in (found, expected)))
+    same_raw(*(beliefs.Raw(*(getattr(raw, name)[:, ~bad] for name in beliefs.RAW)) for raw in (found, expected)))
     assert ((found.best >= 0) & (found.best < 66)).all()
     noise = torch.full(where.shape, 0.5, dtype=torch.float64)
     for temperature in (0.0, 1.0, 0.5):
@@ -283,7 +289,7 @@ def test_nothing_is_done_where_nobody_asked() -> None:
     hidden = hidden.masked_fill(~where.to(DEVICE)[..., None], torch.nan)
     found, _ = raws(hidden, head, where, tokens)
     drawn, _ = draws(hidden, head, where, noise, Draw(1.0))
-    for name, value in {**{name: getattr(found, name) for name in read.RAW}, **vars(drawn)}.items():
+    for name, value in {**{name: getattr(found, name) for name in beliefs.RAW}, **vars(drawn)}.items():
         assert not value[~where].any() and not value[where].isnan().any(), name
 
 
@@ -337,7 +343,7 @@ def test_frequencies() -> None:
     noise = torch.rand(1, n, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
     where = torch.ones(1, n, dtype=torch.bool)
     seen = draws(hidden.expand(1, n, 16), head, where, noise, how)[0].token[0].bincount(minlength=7).double()
-    chances = read.filtered(exact(head).logits(hidden[0].cpu().double()), how).softmax(1)[0]
+    chances = beliefs.filtered(exact(head).logits(hidden[0].cpu().double()), how).softmax(1)[0]
     possible = chances > 0
     assert not seen[~possible].any()
     statistic = ((seen - n * chances)[possible] ** 2 / (n * chances)[possible]).sum()
@@ -350,7 +356,7 @@ def test_frequencies() -> None:
 
 @pytest.mark.parametrize("step", [0, 1, 16, 2**31 - 1, 2**31, 2**32 + 5])
 def test_dice_have_the_same_bits(step: int) -> None:
-    from unmask.philox import uniform
+    from unmask.core.gpu.philox import uniform
 
     key = torch.randint(-(2**62), 2**62, (5, 1), generator=torch.Generator().manual_seed(0))
     slot, column = torch.arange(5)[:, None], torch.arange(-3, 298).expand(5, -1)
@@ -429,8 +435,8 @@ def test_memory_above_the_inputs() -> None:
     where, tokens = torch.ones(8, 1024, dtype=torch.bool, device="cuda"), torch.zeros(8, 1024).long().cuda()
     noise = torch.rand(8, 1024, dtype=torch.float64, device="cuda")
     hows = Draw(0.0, ban=(3,)), Draw(0.7), Draw(0.7, top_k=50), Draw(0.7, top_k=50, top_p=0.9)
-    runs = [lambda: read.weigh(hidden, head, where, tokens)]
-    runs += [lambda how=how: read.draw(hidden, head, where, noise, how) for how in hows]
+    runs = [lambda: beliefs.weigh(hidden, head, where, tokens)]
+    runs += [lambda how=how: beliefs.draw(hidden, head, where, noise, how) for how in hows]
     for run in runs:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from unmask.errors import ModelError
 from unmask.models import load
-from unmask.models.checkpoint import inside
-from unmask.models.hub import download
-from unmask.models.tokens import byte_level
+from unmask.models.files.checkpoint import inside
+from unmask.models.files.hub import download
+from unmask.models.tokenizers import byte_level
 
 MODELS = Path(__file__).parent / "parity" / "models"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from unmask import Recipe, Table, decode, load
-from unmask.likelihood import Piece, Question, greedy, masks, score, windows
+from unmask.decoding.likelihood import Piece, Question, greedy, masks, score, windows
+from unmask.decoding.prompt import Canvas, start
 from unmask.models.wrap import Counted, Guided
-from unmask.prompt import Canvas, start
 
 
 def bound(model, question, draws=128, together=32):

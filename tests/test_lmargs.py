@@ -12,10 +12,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import unmask_plugin
+from unmask.decoding.recipe import KINDS, Recipe
 from unmask.errors import InputError, SettingError
-from unmask.lmargs import SETTING_NAMES, Ask, ask, options
-from unmask.lmrows import Origin, Rows, origins
-from unmask.recipe import KINDS, Recipe
+from unmask.evaluate.lm_eval.arguments import SETTING_NAMES, Ask, ask, options
+from unmask.evaluate.lm_eval.origins import Origin, Rows, origins
 
 
 def given(**model_args):

@@ -27,8 +27,8 @@ from lm_eval.tasks import TaskManager
 from unmask import Recipe, decode, load
 from unmask.cli import main
 from unmask.errors import InputError, SettingError
-from unmask.lmeval import Unmask
-from unmask.models.fabricate import fabricate
+from unmask.evaluate.lm_eval.model import Unmask
+from unmask.models.made.fabricate import fabricate
 
 WORDS = [
     {"begin": "sen", "end": "ate", "choices": ["ate", "est", "ner"], "gold": 0},

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from unmask import load
+from unmask.core.denoiser import Head
 from unmask.models import FAMILIES, MODELS
 from unmask.models.cache import Cached
-from unmask.models.denoiser import Head
-from unmask.models.fabricate import fabricate
 from unmask.models.laws import LAWS, check
+from unmask.models.made.fabricate import fabricate
 from unmask.models.transformer import random_transformer
 from unmask.models.wrap import Chunked, Counted, Guided, Wrapped
 

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from test_trace import EVENTS
-from unmask import Recipe, Result, Table, decode, load, trace
+from unmask import Recipe, Result, Table, decode, load
 from unmask.cli import main
+from unmask.core.state import Vocab
+from unmask.decoding import trace
+from unmask.decoding.trace import Event, spelling
 from unmask.errors import InputError
-from unmask.page import LIVE, MODULES, STYLES, WEB, report
-from unmask.state import Vocab
-from unmask.trace import Event, spelling
+from unmask.report.page import LIVE, MODULES, STYLES, WEB, report
 
 HOSTILE = "</script></pre><script>alert(1)</script>'\""
 RECIPE = Recipe(sampler="uniform", steps=3, length=6, temperature=1.0, search="smc", particles=4, every=1)

@@ -10,11 +10,11 @@ import pytest
 from unmask import load
 from unmask.cli import main
 from unmask.errors import InputError
-from unmask.judge import Judge
-from unmask.paper import EXPERIMENTS
-from unmask.paper.cells import Job, run
-from unmask.paper.plan import read
-from unmask.paper.table import markdown
+from unmask.evaluate.judge import Judge
+from unmask.evaluate.paper import EXPERIMENTS
+from unmask.evaluate.paper.cells import Job, run
+from unmask.evaluate.paper.plan import read
+from unmask.evaluate.paper.table import markdown
 
 SMALL = """
 title = "Small"
@@ -145,7 +145,7 @@ def small_judge(tmp_path) -> Judge:
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    from unmask.judge import load_judge
+    from unmask.evaluate.judge import load_judge
 
     words = Tokenizer(
         models.BPE({letter: place for place, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}, [])
@@ -176,7 +176,7 @@ def test_the_command(tmp_path, capsys) -> None:
 
 def test_pictures(tmp_path) -> None:
     pytest.importorskip("matplotlib")
-    from unmask.paper.draw import draw
+    from unmask.evaluate.paper.draw import draw
 
     experiment = read("small", SMALL)
     found = run(Job(experiment, experiment.places["sudoku"], tmp_path))

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from unmask import Recipe, load
-from unmask.choose import CHOOSERS
 from unmask.cli import main
-from unmask.decode import Result, decode, decode_batch
+from unmask.core.state import State, Vocab, begin
+from unmask.decoding.decode import Result, decode, decode_batch
 from unmask.errors import InputError, SettingError
-from unmask.potential import POTENTIALS
 from unmask.search import Search, decided, reopen, resample, smc
-from unmask.state import State, Vocab, begin
+from unmask.search.choosers import CHOOSERS
+from unmask.search.potentials import POTENTIALS
 
 BIT = math.log(2)
 K = 4

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask import read
+from unmask.core import beliefs
+from unmask.core.beliefs import Draw, draw, filtered, most_probable, weigh
 from unmask.models import Head
-from unmask.read import Draw, draw, filtered, most_probable, weigh
 
 INF = torch.inf
 EDGES = torch.tensor(
@@ -47,13 +47,13 @@ def everywhere(logits: Tensor) -> Tensor:
     return torch.ones(1, len(logits), dtype=torch.bool)
 
 
-def raw_of(logits: Tensor, head: Head | None = None, tokens: Tensor | None = None) -> read.Raw:
+def raw_of(logits: Tensor, head: Head | None = None, tokens: Tensor | None = None) -> beliefs.Raw:
     head = head or Head(logits.shape[1])
     tokens = torch.zeros(1, len(logits), dtype=torch.int64) if tokens is None else tokens
     return weigh(logits[None], head, everywhere(logits), tokens)
 
 
-def drawn_of(logits: Tensor, how: Draw, dice: Tensor | float = 0.5, head: Head | None = None) -> read.Drawn:
+def drawn_of(logits: Tensor, how: Draw, dice: Tensor | float = 0.5, head: Head | None = None) -> beliefs.Drawn:
     noise = torch.full((1, len(logits)), dice, dtype=torch.float64) if isinstance(dice, float) else dice
     return draw(logits[None], head or Head(logits.shape[1]), everywhere(logits), noise, how)
 
@@ -131,7 +131,7 @@ def test_chunks_do_not_matter(chunk: int, monkeypatch: pytest.MonkeyPatch) -> No
     tokens = torch.randint(0, 6, (3, 17), generator=torch.Generator().manual_seed(5))
     how = Draw(0.7, top_k=4, top_p=0.9, ban=(1,))
     whole = weigh(logits, Head(6), where, tokens), draw(logits, Head(6), where, dice, how)
-    monkeypatch.setattr(read, "CHUNK", chunk)
+    monkeypatch.setattr(beliefs, "CHUNK", chunk)
     parts = weigh(logits, Head(6), where, tokens), draw(logits, Head(6), where, dice, how)
     for one, other in zip(whole, parts, strict=True):
         tensors = [name for name, value in vars(one).items() if value is not None]
@@ -275,7 +275,7 @@ def test_half_precision_hidden_states_are_read_in_float32() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_logits_of_half_precision_are_not_rounded(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.models.denoiser.SLICE", 5)
+    monkeypatch.setattr("unmask.core.denoiser.SLICE", 5)
     generator = torch.Generator().manual_seed(9)
     hidden, weight, bias = (torch.randn(*shape, generator=generator).to(dtype) for shape in ((3, 8), (12, 8), (12,)))
     exact = hidden.double() @ weight.double().mT + bias.double()
@@ -286,8 +286,8 @@ def test_merge_and_rows() -> None:
     one, other = raw_of(EDGES), raw_of(EDGES.flip(0))
     where = torch.zeros(1, len(EDGES), dtype=torch.bool)
     where[0, :3] = True
-    merged = read.merge(other, one, where)
+    merged = beliefs.merge(other, one, where)
     assert torch.equal(merged.entropy[0, :3], other.entropy[0, :3])
     assert torch.equal(merged.best[0, 3:], one.best[0, 3:])
-    assert read.merge(one, None, where) is one
-    assert torch.equal(read.rows(one, torch.tensor([0, 0])).top, one.top.repeat(2, 1))
+    assert beliefs.merge(one, None, where) is one
+    assert torch.equal(beliefs.rows(one, torch.tensor([0, 0])).top, one.top.repeat(2, 1))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from unmask import SAMPLERS, SEARCHES, Recipe, UnmaskError
-from unmask.background import Background
-from unmask.recipe import ALIASES, KINDS, SAMPLER_ALIASES, SPECIFIC, parse, settings
-from unmask.state import Vocab
+from unmask.core.state import Vocab
+from unmask.decoding.background import Background
+from unmask.decoding.recipe import ALIASES, KINDS, SAMPLER_ALIASES, SPECIFIC, parse, settings
 
 RECIPES: list[dict[str, Any]] = [
     {},

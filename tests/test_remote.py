@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 import unmask
+from unmask.core.state import begin
 from unmask.errors import InputError, ModelError
 from unmask.models.laws import check
-from unmask.models.tokens import Numbers, read_tokenizer
-from unmask.state import begin
+from unmask.models.tokenizers import Numbers, read_tokenizer
 
 LETTERS = "abcdefgh "
 EOS, PAD, MASK = 9, 10, 11

@@ -10,21 +10,23 @@ import pytest
 import torch
 
 from again import Again, Late
-from unmask import SAMPLERS, SEARCHES, Recipe, engine, load, replay
-from unmask.background import count
-from unmask.engine import Moment, Way
+from unmask import SAMPLERS, SEARCHES, Recipe, load
+from unmask.core import step as engine
+from unmask.core.denoiser import Denoiser
+from unmask.core.gpu import recorded
+from unmask.core.step import Moment, Way
+from unmask.decoding.background import count
+from unmask.decoding.prompt import Text, from_canvas, from_prompt, start
 from unmask.errors import ModelError, ProgressError
 from unmask.models.compiled import can_compile, compiled
-from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import random_transformer
 from unmask.models.wrap import Guided
-from unmask.prompt import Text, from_canvas, from_prompt, start
 
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "Recorded", Again)
-    monkeypatch.setattr(replay, "Signals", Late)
+    monkeypatch.setattr(recorded, "Recorded", Again)
+    monkeypatch.setattr(recorded, "Signals", Late)
 
 
 def walks(model: Denoiser, recipe: Recipe, prompts: Sequence[Text]) -> tuple[list[Any], list[Any]]:
@@ -40,7 +42,7 @@ def walks(model: Denoiser, recipe: Recipe, prompts: Sequence[Text]) -> tuple[lis
     way = Way(denoiser, sampler, search, rules, asks=False)
     return (
         list(map(numbers, engine.walk(denoiser, state, sampler, search, rules))),
-        list(map(numbers, replay._recorded_walk(way, state))),
+        list(map(numbers, recorded._recorded_walk(way, state))),
     )
 
 
@@ -96,7 +98,7 @@ def test_every_option(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("search", ["vanilla", "smc"])
 def test_prompts_that_end_sooner_are_left_out(sampler: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sizes = load("random", dtype=torch.float64), []
-    monkeypatch.setattr(replay, "Recorded", lambda step, carry: sizes.append(len(carry.rows)) or Again(step, carry))
+    monkeypatch.setattr(recorded, "Recorded", lambda step, carry: sizes.append(len(carry.rows)) or Again(step, carry))
     extra = {} if search == "vanilla" else {"particles": 3, "every": 2, "strength": 20.0}
     recipe = Recipe(sampler, search, temperature=1.0, **extra)
     one, other = walks(model, recipe, [[1, *[model.vocab.mask] * holes, 2] for holes in (12, 2, 3, 2, 7)])
@@ -106,7 +108,7 @@ def test_prompts_that_end_sooner_are_left_out(sampler: str, search: str, monkeyp
 
 def test_what_was_recorded_serves_the_next_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = load("random", dtype=torch.float64), []
-    monkeypatch.setattr(replay, "Recorded", lambda step, carry: made.append(len(carry.rows)) or Again(step, carry))
+    monkeypatch.setattr(recorded, "Recorded", lambda step, carry: made.append(len(carry.rows)) or Again(step, carry))
     recipe = Recipe("uniform", "smc", length=12, temperature=1.0, particles=3, every=4)
     first, second = ["a cat", "dog"], ["a cow", "pig"]
     assert_same(*walks(model, recipe, first))
@@ -128,12 +130,12 @@ def test_walks_of_one_kind_side_by_side() -> None:
     sampler, search = recipe.build_sampler(), recipe.build_search()
     way = Way(model, sampler, search, recipe.build_rules(model.vocab, model.head.width), asks=False)
     states = [start(model, [from_prompt(model, text, 12)], [seed], sampler, 3) for seed, text in enumerate("ab")]
-    alone = [list(map(numbers, replay._recorded_walk(way, state))) for state in states]
-    given_up = replay._recorded_walk(way, states[1])
+    alone = [list(map(numbers, recorded._recorded_walk(way, state))) for state in states]
+    given_up = recorded._recorded_walk(way, states[1])
     for _ in range(5):
         next(given_up)
     del given_up
-    both = zip(*(map(numbers, replay._recorded_walk(way, state)) for state in states), strict=True)
+    both = zip(*(map(numbers, recorded._recorded_walk(way, state)) for state in states), strict=True)
     for found, expected in zip(map(list, zip(*both, strict=True)), alone, strict=True):
         assert_same(found, expected)
 
@@ -147,7 +149,7 @@ def test_broken_logits_are_told_one_step_late() -> None:
     way = Way(model, sampler, search, recipe.build_rules(model.vocab, model.head.width), asks=False)
 
     def steps() -> Iterator[int]:
-        for moment in replay._recorded_walk(way, state):
+        for moment in recorded._recorded_walk(way, state):
             if moment.step == 3:
                 model.network.norm.weight.data.fill_(torch.nan)
             yield moment.step
@@ -169,7 +171,7 @@ def test_a_sampler_that_stands_still_is_told() -> None:
     state = start(model, [from_prompt(model, "ab", 8)], [0], SAMPLERS["eb"](), 1)
     way = Way(model, Lazy(), SEARCHES["vanilla"](), asks=False)
     with pytest.raises(ProgressError, match="step 0, row 0: the sampler decided nothing"):
-        list(replay._recorded_walk(way, state))
+        list(recorded._recorded_walk(way, state))
 
 
 @pytest.fixture
@@ -177,9 +179,9 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The compiler's front half: what it reads of a step, run without being translated."""
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **how: real(function, backend="eager", **how))
-    replay._compiled_next.cache_clear()
+    recorded._compiled_next.cache_clear()
     yield
-    replay._compiled_next.cache_clear()
+    recorded._compiled_next.cache_clear()
 
 
 RECIPE = Recipe("uniform", "smc", length=12, temperature=1.0, particles=4, every=3)
@@ -198,15 +200,17 @@ def test_a_compiled_step_is_the_same_step_and_is_read_once(traced: None) -> None
 @pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="no C++ compiler")
 def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     class Once(Again):
-        def __init__(self, step: Callable[[replay.Carry], tuple[replay.Carry, Moment]], carry: replay.Carry) -> None:
+        def __init__(
+            self, step: Callable[[recorded.Carry], tuple[recorded.Carry, Moment]], carry: recorded.Carry
+        ) -> None:
             super().__init__(step, carry)
             step(carry)  # as a recording does
 
-    def broken(way: Way, carry: replay.Carry, every: torch.Tensor | None) -> tuple[replay.Carry, Moment]:
+    def broken(way: Way, carry: recorded.Carry, every: torch.Tensor | None) -> tuple[recorded.Carry, Moment]:
         raise RuntimeError("no such instruction\nand much more")
 
-    monkeypatch.setattr(replay, "Recorded", Once)
-    monkeypatch.setattr(replay, "_compiled_next", lambda: broken)
+    monkeypatch.setattr(recorded, "Recorded", Once)
+    monkeypatch.setattr(recorded, "_compiled_next", lambda: broken)
     model = load("random", dtype=torch.float64)
     with pytest.warns(UserWarning, match="could not be compiled and runs as it is: no such instruction$"):
         one, other = walks(dataclasses.replace(model, compiled=model.network), RECIPE, ["a cat"])

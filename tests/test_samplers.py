@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from unmask import SAMPLERS
-from unmask.background import Background
-from unmask.read import Drawn, Raw
+from unmask.core.beliefs import Drawn, Raw
+from unmask.core.state import State, Vocab, begin
+from unmask.core.turn import Ranking, masked_share, rank
+from unmask.decoding.background import Background
 from unmask.samplers import P2, DraftRefine, Reveal, Turn, blocks, counts, scores
-from unmask.samplers.turn import Ranking, masked_share, rank
-from unmask.state import State, Vocab, begin
 
 M = 99
 VOCAB = Vocab(mask=M)

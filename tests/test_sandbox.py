@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import SettingError, UnmaskError
-from unmask.sandbox import Limits, Outcome, SandboxError, available, box, run, seccomp
+from unmask.tasks.sandbox import Limits, Outcome, SandboxError, available, box, run, seccomp
 
 FOUND = available()
 SHORT = Limits(seconds=1.5)
@@ -554,7 +554,8 @@ def test_eight_at_once(without):
 def test_all_ends_when_unmask_is_killed(without, marked):
     mark, alive = marked
     program = mark + "import time; time.sleep(60)"
-    code = f"from unmask.sandbox import run, Limits; run({program!r}, limits=Limits(seconds=60), without={without!r})"
+    call = f"run({program!r}, limits=Limits(seconds=60), without={without!r})"
+    code = f"from unmask.tasks.sandbox import run, Limits; {call}"
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": folder})

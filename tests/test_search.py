@@ -14,26 +14,16 @@ import torch
 from torch import Tensor
 
 from unmask import Recipe
-from unmask import trace as traces
-from unmask.choose import CHOOSERS
-from unmask.decode import decode, decode_batch
-from unmask.engine import Rules, walk
+from unmask.core.denoiser import Head
+from unmask.core.state import State, Vocab, begin
+from unmask.core.step import Rules, walk
+from unmask.decoding import trace as traces
+from unmask.decoding.decode import decode, decode_batch
 from unmask.errors import SettingError
-from unmask.models.denoiser import Head
-from unmask.models.table import Table
+from unmask.models.made.table import Table
 from unmask.samplers import SAMPLERS
-from unmask.search import (
-    POTENTIALS,
-    SCHEMES,
-    Resampled,
-    Search,
-    beam,
-    greedy,
-    resample,
-    smc,
-    solve_strength,
-)
-from unmask.state import State, Vocab, begin
+from unmask.search import POTENTIALS, SCHEMES, Resampled, Search, beam, greedy, resample, smc, solve_strength
+from unmask.search.choosers import CHOOSERS
 
 BIT = math.log(2)
 FACTS = [3, 3.5, 4.2, 3.1, 5]  # facts.md, section 2: state entropies in bits

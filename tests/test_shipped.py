@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from unmask import Recipe, UnmaskError, decode, flags, load
-from unmask.background import Background
-from unmask.cli import main
-from unmask.parser import parse
-from unmask.recipe import KINDS
-from unmask.shipped import RECIPES, Shipped
+from unmask import Recipe, UnmaskError, decode, load
+from unmask.cli import flags, main
+from unmask.cli.parser import parse
+from unmask.decoding.background import Background
+from unmask.decoding.named_recipes import RECIPES, Shipped
+from unmask.decoding.recipe import KINDS
 
 # --- the paper's tables, as printed ----------------------------------------------------------------------------------
 
@@ -108,9 +108,9 @@ def test_the_names() -> None:
 
 
 def test_no_combination_takes_the_name_of_another() -> None:
-    from unmask.shipped import _combine, tomllib
+    from unmask.decoding.named_recipes import _combine, tomllib
 
-    text = files("unmask").joinpath("recipes.toml").read_text(encoding="utf-8")
+    text = files("unmask").joinpath("decoding/recipes.toml").read_text(encoding="utf-8")
     made = [one.name for model, table in tomllib.loads(text).items() for one in _combine(model, table)]
     assert len(made) == len(set(made)) == len(RECIPES)
 

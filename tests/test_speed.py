@@ -10,14 +10,16 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from unmask import Recipe, clock, floor, load, memory, speed
+from unmask import Recipe, load
 from unmask.cli import main
-from unmask.decode import prepare
-from unmask.models import sizes
-from unmask.models.family import Config
-from unmask.models.mdlm import MDLM
-from unmask.models.sizes import SIZES, Size, make
-from unmask.prompt import from_prompt
+from unmask.decoding.decode import prepare
+from unmask.decoding.prompt import from_prompt
+from unmask.evaluate.speed import baselines, clock, speed
+from unmask.models import memory
+from unmask.models.families.blueprint import Config
+from unmask.models.families.mdlm import MDLM
+from unmask.models.made import random_sizes
+from unmask.models.made.random_sizes import SIZES, Size, make
 
 SVG = "{http://www.w3.org/2000/svg}"
 QUICK = ["--repeat", "1", "--no-compile", "--json"]
@@ -215,7 +217,7 @@ def test_a_size_is_the_same_every_time():
     for a, b in zip(one.network.parameters(), two.network.parameters(), strict=True):
         assert torch.equal(a, b) and bool(a.isfinite().all())
     assert next(make("tiny", torch.device("cpu"), torch.float64).network.parameters()).dtype == torch.float64
-    assert sizes.SIZES["llada"].config["torch_dtype"] == "bfloat16"
+    assert random_sizes.SIZES["llada"].config["torch_dtype"] == "bfloat16"
 
 
 @pytest.mark.parametrize("name", ["sudoku", "tiny", "mdlm", "table"])
@@ -225,10 +227,10 @@ def test_the_floor_runs_the_network_on_every_row(name, monkeypatch):
     denoiser, state, *_ = prepare(model, [canvas], [0], RECIPE)
     half = speed._halfway(model, state)
     assert half.masked.sum(1).tolist() == [2, 2, 2] and bool((half.tokens[:, :2] == torch.tensor([0, 1])).all())
-    seen = floor.backbones(model, half, denoiser.cost, compile=False)
+    seen = baselines.backbones(model, half, denoiser.cost, compile=False)
     hidden = model.look(half.replace(time=torch.full_like(half.time, 0.5)), torch.arange(3))[0]
     assert list(seen.runs) == ["eager"] and torch.allclose(seen.runs["eager"](), hidden, atol=1e-5)
-    twice = floor.backbones(model, half, 2, compile=False).runs["eager"]()
+    twice = baselines.backbones(model, half, 2, compile=False).runs["eager"]()
     assert len(twice) == 6 and torch.allclose(twice[3:], hidden, atol=1e-5)
 
 
@@ -255,10 +257,10 @@ def test_the_public_step(monkeypatch):
     model = make("tiny", torch.device("cpu"))
     _, state, *_ = prepare(model, [from_prompt(model, [5, 6], 8)], [0], RECIPE)
     half = speed._halfway(model, state)
-    run = floor.backbones(model, half, 1, compile=False).runs["eager"]
+    run = baselines.backbones(model, half, 1, compile=False).runs["eager"]
     logits = run() @ model.head.weight.T
     for temperature in (0.0, 1.0):
-        tokens, entropy = floor.public_step(run, model.head, half, temperature, reveal=2)()
+        tokens, entropy = baselines.public_step(run, model.head, half, temperature, reveal=2)()
         changed = tokens != half.tokens
         assert changed.sum(1).tolist() == [2, 2, 2] and bool((changed <= half.masked).all())
         exact = torch.distributions.Categorical(logits=logits.double()).entropy()
@@ -268,7 +270,7 @@ def test_the_public_step(monkeypatch):
 
 
 def test_a_public_step_that_does_not_fit(run, monkeypatch):
-    monkeypatch.setattr(floor, "COPIES", 2**60)
+    monkeypatch.setattr(baselines, "COPIES", 2**60)
     found = json.loads(run("--size", "tiny", "--steps", "3", "--particles", "2", *QUICK))
     assert found["public_eager_ms"] is found["times_faster"] is found["public_transient_mib"] is None
     assert found["notes"] == ["the public-style step does not fit into the memory"]
@@ -276,11 +278,11 @@ def test_a_public_step_that_does_not_fit(run, monkeypatch):
 
 
 def test_heads_between_the_counts():
-    assert floor.mean_ms({10: 1.0, 20: 3.0}, [10, 15, 20]) == pytest.approx(2)
-    assert floor.mean_ms({}, [1, 2]) == 0
+    assert baselines.mean_ms({10: 1.0, 20: 3.0}, [10, 15, 20]) == pytest.approx(2)
+    assert baselines.mean_ms({}, [1, 2]) == 0
     model = make("tiny", torch.device("cpu"))
     hidden = torch.ones(2, 9, model.head.weight.shape[1])
-    products = floor.products(model.head, hidden, [17, 9, 1])
+    products = baselines.products(model.head, hidden, [17, 9, 1])
     assert list(products) == [1, 5, 9, 13, 17]
     assert [tuple(product().shape) for product in products.values()] == [(n, 320) for n in products]
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from unmask import Table
-from unmask.dice import Purpose
-from unmask.prompt import from_canvas, from_prompt, start
+from unmask.core.dice import Purpose
+from unmask.core.state import State, Vocab, begin
+from unmask.decoding.prompt import from_canvas, from_prompt, start
 from unmask.samplers import Reveal, counts, scores
-from unmask.state import State, Vocab, begin
 
 M, PAD = 9, 0
 VOCAB = Vocab(mask=M, eos=(8,), pad=PAD)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from unmask.stats import auroc, mcnemar, paired, wilson
+from unmask.evaluate.stats import auroc, mcnemar, paired, wilson
 
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unmask import Recipe, load
-from unmask.decode import decode_batch
+from unmask.decoding.decode import decode_batch
 
 sys.path.append(str(Path(__file__).parents[1] / "experiments" / "search"))
 from choices import CHOICES, first

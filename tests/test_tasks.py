@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from unmask import sudoku
 from unmask.errors import InputError
-from unmask.tasks import TASKS, Example, Task, code, compare, gpqa, mbpp, plus, shots, sudoku4, text
-from unmask.tasks.boxes import boxed
+from unmask.evaluate.judge import diversity
+from unmask.tasks import TASKS, Example, Task, gpqa, mbpp, shots, sudoku4
+from unmask.tasks.grading import code, plus, same
+from unmask.tasks.grading.boxes import boxed
+from unmask.tasks.puzzles import sudoku
 
 
 @dataclass(frozen=True)
@@ -247,14 +249,14 @@ def test_blocks(said, found):
 
 
 def test_compare():
-    assert compare.same("f", [], 0.1 + 0.2, 0.3, 0)
-    assert compare.same("f", [], [1.0, 2.0], [1.0, 2.0 + 1e-9], 0)
-    assert not compare.same("f", [], [1.0], [1.0, 2.0], 0)
-    assert not compare.same("f", [], (1.0,), [1.1], 0)
-    assert not compare.same("f", [], 3, 4, 0)
-    assert compare.same("Diff", [], [2, 1], [1, 2], 0)
-    assert compare.same("check_str", [], None, False, 0) and not compare.same("check_str", [], None, True, 0)
-    assert compare.same("find_zero", [[-1.0, 1.0]], 1.0, None, 1e-4)
+    assert same.same("f", [], 0.1 + 0.2, 0.3, 0)
+    assert same.same("f", [], [1.0, 2.0], [1.0, 2.0 + 1e-9], 0)
+    assert not same.same("f", [], [1.0], [1.0, 2.0], 0)
+    assert not same.same("f", [], (1.0,), [1.1], 0)
+    assert not same.same("f", [], 3, 4, 0)
+    assert same.same("Diff", [], [2, 1], [1, 2], 0)
+    assert same.same("check_str", [], None, False, 0) and not same.same("check_str", [], None, True, 0)
+    assert same.same("find_zero", [[-1.0, 1.0]], 1.0, None, 1e-4)
 
 
 def test_inputs_have_their_types():
@@ -324,8 +326,8 @@ def test_without_math_verify(monkeypatch):
 
 
 def test_diversity():
-    assert text.diversity([1, 1, 1]) == 0.0
-    assert text.diversity([1, 2, 3, 4]) == pytest.approx(1.386294)
+    assert diversity.diversity([1, 1, 1]) == 0.0
+    assert diversity.diversity([1, 2, 3, 4]) == pytest.approx(1.386294)
 
 
 # --- the real files --------------------------------------------------------------------------------------------------

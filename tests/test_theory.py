@@ -8,15 +8,16 @@ import math
 import pytest
 import torch
 
-from unmask import Recipe, load, score, theory
+from unmask import Recipe, load, score
 from unmask.cli import main
 from unmask.errors import InputError, SettingError
-from unmask.interval import Mean, mean, student
+from unmask.evaluate.interval import Mean, mean, student
+from unmask.evaluate.theory import theory
+from unmask.evaluate.theory.noised import join, measure
+from unmask.evaluate.theory.reference import Known, generated, known, reference
+from unmask.evaluate.theory.report import rows, study, summary
+from unmask.evaluate.theory.texts import pairs, read
 from unmask.models.wrap import Counted
-from unmask.noised import join, measure
-from unmask.paths import Known, generated, known, reference
-from unmask.study import rows, study, summary
-from unmask.texts import pairs, read
 
 WORDS = ["senate", "street", "tester", "eaters", "rattan"]
 SOLVED = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from unmask import Recipe, Table, UnmaskError, decode, decode_batch, load, trace
-from unmask.choose import CHOOSERS
-from unmask.pack import pack
+from unmask import Recipe, Table, UnmaskError, decode, decode_batch, load
+from unmask.decoding import trace
+from unmask.report.pack import pack
+from unmask.search.choosers import CHOOSERS
 
 M = 9
 # One prompt, two particles. Step 1 resamples: both rows come from row 1.

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from unmask import Recipe, decode
+from unmask.core.state import State, Vocab
 from unmask.models import Head
 from unmask.models.laws import check
 from unmask.models.text import Characters
-from unmask.state import State, Vocab
 
 ALPHABET, LIMIT = "abcdefghijklmnopqrstuvwxyz ", 128
 MASK = len(ALPHABET)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from choices import CHOICES, Line, first, offered
 
-from unmask import rows
+from unmask.evaluate import rows
 
 MORE = (4, 8, 16, 32, 64)  # particles of which fewer may be taken
 JUDGED = "entropy", "geometric", "likelihood", "surprise"  # choices whose texts are read; those by answers are the same

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from unmask import recipe as recipes
+from unmask.decoding import recipe as recipes
+from unmask.decoding.recipe import Recipe
 from unmask.errors import SettingError
-from unmask.recipe import Recipe
 from unmask.search import SEARCHES
 
 

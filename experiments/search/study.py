@@ -27,16 +27,19 @@ from pack import pack
 from report import report
 
 import unmask
-from unmask import bench, puzzles, rows, show
-from unmask.decode import Result, decode_batch
+from unmask.cli import show
+from unmask.decoding.decode import Result, decode_batch
+from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, UnmaskError
-from unmask.judge import load_judge, opinions
+from unmask.evaluate import rows
+from unmask.evaluate import run as bench
+from unmask.evaluate.header import origin
+from unmask.evaluate.judge import load_judge, opinions
+from unmask.evaluate.judge.diversity import diversity
 from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
-from unmask.origin import origin
-from unmask.recipe import Recipe
 from unmask.tasks import TASKS
-from unmask.tasks.text import diversity
+from unmask.tasks.puzzles import held_out
 
 SEEDS = {"study": 4100, "second": 5100, "held": 6100}  # of puzzles that no experiment and no training has
 TOGETHER = {"cpu": 32, "cuda": 8192}  # rows decoded at a time
@@ -49,7 +52,7 @@ def questions(out: Path, cell: Cell, side: str, n: int) -> list[bench.Question]:
     """Puzzles of one side, made once, as a model is asked them."""
     path = out / f"{side}-{cell.task}{cell.level}-{n}.txt"
     if not path.exists():
-        make = puzzles.sudokus if cell.task == "sudoku" else puzzles.countdowns
+        make = held_out.sudokus if cell.task == "sudoku" else held_out.countdowns
         path.write_text("".join(f"{one}\n" for one in make(n, cell.level, SEEDS[side] + cell.level)))
     task = TASKS[cell.task]
     return bench.canvases(task, task.examples(str(path)))

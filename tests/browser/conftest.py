@@ -20,8 +20,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from screen import PUZZLE, READY, Open, settle
 
 from unmask import Recipe, decode, decode_batch, load
-from unmask.page import report
-from unmask.trace import Event
+from unmask.decoding.trace import Event
+from unmask.report.page import report
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 NEEDED = os.environ.get("UNMASK_BROWSER") == "required"

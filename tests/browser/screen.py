@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from playwright.sync_api import Page
 
-from unmask.trace import Event
+from unmask.decoding.trace import Event
 
 Open = Callable[..., Page]
 PUZZLE = "070000028053000000000005901006000010080003009004800000002006400000130600040250000"

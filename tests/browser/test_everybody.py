@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Page
 from screen import Open, press, settle
 
-from unmask.page import WEB
-from unmask.trace import Event
+from unmask.decoding.trace import Event
+from unmask.report.page import WEB
 
 
 def test_keyboard_only(board: list[Event], show: Open) -> None:

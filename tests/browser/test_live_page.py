@@ -16,12 +16,14 @@ import pytest
 from playwright.sync_api import Page, expect
 from screen import PUZZLE, Open, settle
 
-from unmask import Denoiser, Recipe, decode, load, sudoku, trace
+from unmask import Denoiser, Recipe, decode, load
 from unmask.cli import main
-from unmask.page import report
+from unmask.decoding import trace
+from unmask.report.page import report
 from unmask.server.limits import Limits, Refusal
-from unmask.server.order import Shop
+from unmask.server.request import Shop
 from unmask.server.run import Server, serve
+from unmask.tasks.puzzles import sudoku
 
 HERE = "() => window.unmask"
 TEXT = {"model": "text", "given": "The city of Vienna", "length": 16, "seed": 3, "a.sampler": "uniform", "a.steps": 16}

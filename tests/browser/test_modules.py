@@ -11,9 +11,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from screen import Open, large, settle
 
-from unmask import trace
-from unmask.page import WEB
-from unmask.trace import Event
+from unmask.decoding import trace
+from unmask.decoding.trace import Event
+from unmask.report.page import WEB
 
 LIVE = """<!doctype html><html><head><link rel="stylesheet" href="/base.css"><link rel="stylesheet" href="/views.css">
 <link rel="stylesheet" href="/media.css"><link rel="icon" href="data:,"></head>

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from screen import Open, large, settle, shown
 
-from unmask import Recipe, decode, load, trace
-from unmask.page import report
-from unmask.trace import Event
+from unmask import Recipe, decode, load
+from unmask.decoding import trace
+from unmask.decoding.trace import Event
+from unmask.report.page import report
 
 # --- replay ----------------------------------------------------------------------------------------------------------
 

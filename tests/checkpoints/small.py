@@ -15,13 +15,14 @@ from tokenizers import Tokenizer as Fast
 from tokenizers import models
 from torch import Tensor
 
-from unmask import load, memory
+from unmask import load
+from unmask.core.state import begin
 from unmask.errors import ModelError, UnmaskError
-from unmask.models.checkpoint import INDEX, WEIGHTS, tensor_shapes
-from unmask.models.family import Config
-from unmask.models.pretrained import FAMILIES, family_of
+from unmask.models import memory
+from unmask.models.families.blueprint import Config
+from unmask.models.files.checkpoint import INDEX, WEIGHTS, tensor_shapes
+from unmask.models.files.pretrained import FAMILIES, family_of
 from unmask.models.transformer import Transformer
-from unmask.state import begin
 
 RECORDED = Path(__file__).parent.parent / "parity" / "models"
 LLADA = FAMILIES["llada"].tiny | {

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from unmask import load
-from unmask.models.checkpoint import INDEX
+from unmask.models.files.checkpoint import INDEX
 
 from .small import (
     EMBED,

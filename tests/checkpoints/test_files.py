@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from unmask import load, memory
-from unmask.models.checkpoint import INDEX, TYPES, WEIGHTS
+from unmask import load
+from unmask.models import memory
+from unmask.models.files.checkpoint import INDEX, TYPES, WEIGHTS
 
 from .small import (
     EMBED,

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
-from unmask import load, memory
+from unmask import load
 from unmask.errors import UnmaskError
-from unmask.models.bits import pack
-from unmask.models.checkpoint import INDEX, WEIGHTS
-from unmask.models.tokens import QWEN2, Pieces, byte_level
+from unmask.models import memory
+from unmask.models.files.bits import pack
+from unmask.models.files.checkpoint import INDEX, WEIGHTS
+from unmask.models.tokenizers import QWEN2, Pieces, byte_level
 
 from .small import LLADA, MICRO, RECORDED, logits, split, weights, write
 from .test_tokens import MERGES, SPECIALS

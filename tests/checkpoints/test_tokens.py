@@ -10,9 +10,10 @@ import pytest
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Fast
 
-from unmask import decode, load, memory
+from unmask import decode, load
 from unmask.errors import InputError
-from unmask.models.tokens import Numbers, Pieces, read_tokenizer
+from unmask.models import memory
+from unmask.models.tokenizers import Numbers, Pieces, read_tokenizer
 
 from .small import (
     CODER,

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.engine import Rules, walk
-from unmask.models.table import Table
+from unmask.core.state import State, begin
+from unmask.core.step import Rules, walk
+from unmask.models.made.table import Table
 from unmask.samplers import Sampler
 from unmask.search import Search
-from unmask.state import State, begin
 
 Tokens = tuple[int, ...]
 Law = dict[Tokens, float]

@@ -31,9 +31,9 @@ from oracle import SIGMAS, Kernel, Oracle, Pick, Tokens, kernel, measures, z_sco
 from torch import Tensor
 
 from unmask import Recipe
-from unmask.decode import decode_batch
-from unmask.engine import Rules, walk
-from unmask.read import Draw
+from unmask.core.beliefs import Draw
+from unmask.core.step import Rules, walk
+from unmask.decoding.decode import decode_batch
 from unmask.samplers import SAMPLERS, Sampler
 from unmask.search import SCHEMES, smc
 

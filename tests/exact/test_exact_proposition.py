@@ -14,9 +14,9 @@ import torch
 from oracle import Oracle, Tokens
 from torch import Tensor
 
-from unmask import read
-from unmask.entropy import joint_entropy, marginal_entropies, state_entropy
-from unmask.state import begin
+from unmask.core import beliefs
+from unmask.core.entropy import joint_entropy, marginal_entropies, state_entropy
+from unmask.core.state import begin
 
 SHAPES = [(2, 3), (3, 3), (2, 4), (4, 2)]
 
@@ -29,7 +29,7 @@ def gaps(joint: Tensor) -> tuple[list[Tokens], Tensor]:
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     state = begin(tokens, tokens == table.vocab.mask, everywhere, torch.arange(len(tokens)), table.vocab, 1)
     hidden, _ = table.look(state, torch.arange(len(tokens)))
-    raw = read.weigh(hidden, table.head, state.masked, tokens)
+    raw = beliefs.weigh(hidden, table.head, state.masked, tokens)
     marginals = state_entropy(raw.entropy, state.masked) * state.masked.sum(1)  # the mean times the number
     exact = torch.stack([joint_entropy(torch.from_numpy(oracle.slice(z))) for z in states])
     return states, marginals - exact

@@ -26,8 +26,8 @@ import torch
 from oracle import ALARM, SIGMAS, z_score
 from torch import Tensor
 
+from unmask.core.state import State, Vocab, begin
 from unmask.search import SCHEMES, Resampled, Search, resample
-from unmask.state import State, Vocab, begin
 
 GRID = 4_000
 RUNS = 20_000

@@ -18,9 +18,9 @@ import torch
 from oracle import ALARM, Oracle, Pick, Tokens, chi_square, kernel, measures, ranked
 
 from unmask import Recipe
-from unmask.decode import decode_batch
-from unmask.engine import Rules
-from unmask.read import Draw
+from unmask.core.beliefs import Draw
+from unmask.core.step import Rules
+from unmask.decoding.decode import decode_batch
 from unmask.samplers import SAMPLERS
 
 THREE = Oracle(ideal.random_joint(3, 3, seed=1, sharpness=1.2))  # 27 sequences

@@ -10,9 +10,9 @@ import torch
 from oracle import Oracle, Tokens
 from torch import Tensor
 
+from unmask.core.state import State, begin
 from unmask.errors import InputError
-from unmask.models.table import Table
-from unmask.state import State, begin
+from unmask.models.made.table import Table
 
 ORACLE = Oracle(ideal.random_joint(3, 3, seed=3, sharpness=1.5))
 

@@ -15,14 +15,14 @@ import torch
 from oracle import SIGMAS, Oracle, Tokens
 from torch import Tensor
 
-from unmask import theory
-from unmask.entropy import BIT, joint_entropy, marginal_entropies
-from unmask.interval import Mean, mean
-from unmask.models.table import Table
-from unmask.noised import measure
-from unmask.paths import Known, generated, reference
-from unmask.recipe import Recipe
-from unmask.study import study, summary
+from unmask.core.entropy import BIT, joint_entropy, marginal_entropies
+from unmask.decoding.recipe import Recipe
+from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate.theory import theory
+from unmask.evaluate.theory.noised import measure
+from unmask.evaluate.theory.reference import Known, generated, reference
+from unmask.evaluate.theory.report import study, summary
+from unmask.models.made.table import Table
 from unmask.train.process import SCHEDULES
 
 SIZE, LENGTH, STEPS = 2, 3, 3

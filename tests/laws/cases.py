@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from unmask import SAMPLERS, SEARCHES, Denoiser, Recipe, Table
+from unmask.core.turn import Sampler
+from unmask.decoding.recipe import settings
 from unmask.models.transformer import random_transformer
-from unmask.recipe import settings
 from unmask.samplers import counts
-from unmask.samplers.turn import Sampler
 from unmask.search import SCHEMES
 
 Settings = dict[str, Any]

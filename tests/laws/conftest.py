@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from unmask import Denoiser, Recipe, Result, decode_batch, trace
-from unmask.background import Background
-from unmask.state import State
+from unmask import Denoiser, Recipe, Result, decode_batch
+from unmask.core.state import State
+from unmask.decoding import trace
+from unmask.decoding.background import Background
 
 from .cases import SEEDS, Case, canvases
 from .cases import models as make_models

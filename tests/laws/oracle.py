@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from unmask import Denoiser, Table
+from unmask.core.turn import Sampler
+from unmask.decoding.trace import Event
 from unmask.models.transformer import Transformer
-from unmask.samplers.turn import Sampler
-from unmask.trace import Event
 
 Counted = Callable[[int, int, list[int]], list[int]]  # step, row, canvas -> the columns that make up h
 

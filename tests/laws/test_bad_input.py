@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from unmask import Denoiser, Recipe, Table, UnmaskError, decode, decode_batch, load, trace
-from unmask.engine import walk
+from unmask import Denoiser, Recipe, Table, UnmaskError, decode, decode_batch, load
+from unmask.core.state import State
+from unmask.core.step import walk
+from unmask.decoding import trace
+from unmask.decoding.prompt import from_prompt, start
 from unmask.models import Head
-from unmask.prompt import from_prompt, start
 from unmask.samplers import Reveal, scores
 from unmask.search import Search
-from unmask.state import State
 
 
 def complaint(act: Callable[[], Any], *words: str) -> UnmaskError:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask import SAMPLERS, Denoiser, Result, decode_batch, trace
-from unmask.dice import Purpose, uniform
+from unmask import SAMPLERS, Denoiser, Result, decode_batch
+from unmask.core.dice import Purpose, uniform
+from unmask.core.state import Vocab
+from unmask.decoding import trace
 from unmask.samplers import Reveal
-from unmask.state import Vocab
 
 from . import oracle
 from .cases import DRAWS, SAMPLER_CASES, SEEDS, SMC, Case, adaptive, canvases, samplers

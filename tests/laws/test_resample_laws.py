@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from unmask import SAMPLERS, SEARCHES, Denoiser, Table, decode_batch
-from unmask.engine import Moment, walk
+from unmask.core.step import Moment, walk
+from unmask.decoding.prompt import from_canvas, start
 from unmask.errors import SettingError
-from unmask.prompt import from_canvas, start
 from unmask.search import POTENTIALS, SCHEMES
 
 from .cases import SAMPLER_CASES, SEEDS, SMC, Case, adaptive, canvases, names, samplers

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from unmask import Recipe, decode, decode_batch
+from unmask.core.turn import rank
 from unmask.models.transformer import random_transformer
-from unmask.samplers.turn import rank
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

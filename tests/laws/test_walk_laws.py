@@ -12,12 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask import Denoiser, Result, decode_batch, engine, trace
+from unmask import Denoiser, Result, decode_batch
+from unmask.core import step as engine
+from unmask.core.state import State
+from unmask.decoding import trace
+from unmask.decoding.prompt import from_canvas, start
 from unmask.models.wrap import Guided
-from unmask.prompt import from_canvas, start
 from unmask.samplers import Turn
 from unmask.search import Search
-from unmask.state import State
 
 from . import oracle
 from .cases import CASES, SEEDS, Case, canvases, names

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
+from unmask.core.state import begin
 from unmask.models import load
-from unmask.models.mdlm import LEFT
+from unmask.models.families.mdlm import LEFT
 from unmask.models.transformer import Transformer
-from unmask.state import begin
 
 FAMILIES = ("llada", "dream", "open_dcoder", "mdlm")
 MASKS = {"open_dcoder": 252}  # its config names none, and there is no tokenizer

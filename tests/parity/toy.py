@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from unmask.core.state import State, Vocab
 from unmask.models import Head
 from unmask.models.text import Characters
-from unmask.state import State, Vocab
 
 
 @dataclass(frozen=True, eq=False)

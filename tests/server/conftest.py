@@ -11,7 +11,7 @@ from openai import OpenAI
 from serving import Running, running
 
 from unmask import Denoiser, load
-from unmask.models.fabricate import fabricate
+from unmask.models.made.fabricate import fabricate
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,11 @@ import torch
 from openai import OpenAI
 
 from unmask import Denoiser
+from unmask.core.state import State
 from unmask.models.wrap import Wrapped
 from unmask.server.limits import Limits
-from unmask.server.order import Shop
+from unmask.server.request import Shop
 from unmask.server.run import Server, serve
-from unmask.state import State
 
 
 @dataclass(frozen=True, eq=False)

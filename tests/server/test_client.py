@@ -9,8 +9,10 @@ import pytest
 from openai import OpenAI
 from serving import running
 
-from unmask import Recipe, countdown, decode, load, trace
-from unmask.prompt import encode
+from unmask import Recipe, decode, load
+from unmask.decoding import trace
+from unmask.decoding.prompt import encode
+from unmask.tasks.puzzles import countdown
 
 TEXT = "The city of Vienna"
 EVEN = {"sampler": "uniform", "steps": 6}

@@ -16,11 +16,12 @@ import openai
 import pytest
 from serving import Running, Slow, running
 
-from unmask import Recipe, decode, load, trace
+from unmask import Recipe, decode, load
+from unmask.decoding import trace
 from unmask.server import schemas
+from unmask.server.active import Visit
 from unmask.server.limits import Refusal
-from unmask.server.order import understand
-from unmask.server.visit import Visit
+from unmask.server.request import understand
 
 HEAD = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
 ASK = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
@@ -111,7 +112,7 @@ def test_two_hundred_clients_hang_up_in_the_middle(wait):
 
 
 def test_a_reader_that_is_too_slow_is_told(usual, monkeypatch):
-    monkeypatch.setattr("unmask.server.visit.PENDING", 5)
+    monkeypatch.setattr("unmask.server.active.PENDING", 5)
     body = schemas.Paths(model="random", prompt="a", max_tokens=40)
 
     async def sleepy() -> list[trace.Event]:

@@ -14,8 +14,8 @@ import schemathesis
 from serving import Running, running
 
 from unmask import SAMPLERS, SEARCHES, load
-from unmask.recipe import ALIASES, KINDS
-from unmask.server import complaints
+from unmask.decoding.recipe import ALIASES, KINDS
+from unmask.server import validation
 
 FIELDS = [*KINDS, *ALIASES, *["prompt", "canvas", "stop", "stream", "n", "logprobs", "max_tokens", "suffix"] * 3]
 
@@ -40,8 +40,8 @@ def test_every_setting_is_in_the_document(here):
         assert {*KINDS, *ALIASES} <= set(fields) and found[name]["additionalProperties"] is False
         assert fields["sampler"]["anyOf"][0]["enum"] == list(SAMPLERS)
         assert fields["search"]["anyOf"][0]["enum"] == list(SEARCHES)
-    for body in complaints.BODIES.values():  # each has words for what it must be
-        assert {ALIASES.get(field, field) for field in body.model_fields} <= set(complaints.WANTED)
+    for body in validation.BODIES.values():  # each has words for what it must be
+        assert {ALIASES.get(field, field) for field in body.model_fields} <= set(validation.WANTED)
     assert "422" not in json.dumps(document(here)["paths"])
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from serving import Running, running
 
-from unmask import SAMPLERS, SEARCHES, Recipe, countdown, load, sudoku
-from unmask.page import LIVE, MODULES, STYLES, WEB
-from unmask.recipe import KINDS, SPECIFIC, settings
+from unmask import SAMPLERS, SEARCHES, Recipe, load
+from unmask.decoding.recipe import KINDS, SPECIFIC, settings
+from unmask.report.page import LIVE, MODULES, STYLES, WEB
+from unmask.tasks.puzzles import countdown, sudoku
 
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from serving import Running
 
-from unmask import trace
-from unmask.servecli import LIMITS
+from unmask.cli.serve import LIMITS
+from unmask.decoding import trace
 from unmask.server import schemas
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "serve.md").read_text()

@@ -19,7 +19,7 @@ import pytest
 from openai import OpenAI
 
 from unmask.cli import main
-from unmask.servecli import LIMITS
+from unmask.cli.serve import LIMITS
 from unmask.server.limits import Limits
 
 

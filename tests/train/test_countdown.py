@@ -11,18 +11,31 @@ from random import Random
 import numpy as np
 import pytest
 
-from unmask import Recipe, bench, load
-from unmask import rows as files
+from unmask import Recipe, load
 from unmask.cli import main
-from unmask.countdown import ALPHABET, HEAD, MASK, Problem, answer, canvas, check, columns, fault, parse, solutions
 from unmask.errors import InputError
+from unmask.evaluate import rows as files
+from unmask.evaluate import run as bench
 from unmask.tasks import TASKS
 from unmask.tasks.countdown import COUNTDOWN, example
+from unmask.tasks.puzzles.countdown import (
+    ALPHABET,
+    HEAD,
+    MASK,
+    Problem,
+    answer,
+    canvas,
+    check,
+    columns,
+    fault,
+    parse,
+    solutions,
+)
+from unmask.tasks.puzzles.problems import keys, problems, reserved
 from unmask.train import countdown
 from unmask.train.countdown import CONFIG, SHARES, Problems
+from unmask.train.init import as_denoiser, fresh
 from unmask.train.log import LOG
-from unmask.train.problems import keys, problems, reserved
-from unmask.train.start import as_denoiser, fresh
 
 TINY = '{"width": 16, "layers": 1, "heads": 2, "inner": 16}'
 RIGHT = [

@@ -23,13 +23,13 @@ from unmask.cli import main
 from unmask.errors import InputError, ModelError
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
+from unmask.train.init import fresh, save, take
 from unmask.train.interrupt import unbroken
 from unmask.train.log import LOG, open_log, read_log
 from unmask.train.loop import STATE, Plan, _asked, _Losses, train
 from unmask.train.optim import Optimizer
 from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, expected, masked, objective, times
-from unmask.train.start import fresh, save, take
 from unmask.train.sudoku import CONFIG, MASK, Grids
 
 COUNTDOWN = str(WEIGHTS / "countdown" / "model.safetensors")

@@ -10,10 +10,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from unmask import Recipe, bench, load
+from unmask import Recipe, load
 from unmask.cli import main
 from unmask.errors import InputError
-from unmask.sudoku import (
+from unmask.evaluate import run as bench
+from unmask.tasks import TASKS
+from unmask.tasks.puzzles.grids import grids
+from unmask.tasks.puzzles.sudoku import (
     BOX,
     CELLS,
     COLUMN,
@@ -33,9 +36,7 @@ from unmask.sudoku import (
     solutions,
     write,
 )
-from unmask.tasks import TASKS
 from unmask.tasks.sudoku import SUDOKU, example
-from unmask.train.grids import grids
 from unmask.train.log import LOG
 from unmask.train.sudoku import Grids, read_pool
 
@@ -132,7 +133,7 @@ def test_the_solver_needs_few_steps():
 def test_the_solver_gives_up(monkeypatch, capsys):
     with pytest.raises(TooManySteps):
         solutions(parse(IMPOSSIBLE), steps=100)
-    monkeypatch.setattr("unmask.sudoku.STEPS", 20)
+    monkeypatch.setattr("unmask.tasks.puzzles.sudoku.STEPS", 20)
     assert check(parse(EASY)) == UNKNOWN
     assert main(["solve", EASY]) == 0  # decoding goes on
     out, err = capsys.readouterr()

@@ -16,19 +16,19 @@ import pytest
 import torch
 
 from unmask import Recipe, decode, load
-from unmask import rows as files
 from unmask.cli import main
+from unmask.core.state import Vocab
 from unmask.errors import InputError
+from unmask.evaluate import rows as files
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
 from unmask.models.text import Characters
-from unmask.models.tokens import Pieces
+from unmask.models.tokenizers import Pieces
 from unmask.models.transformer import Transformer
-from unmask.state import Vocab
 from unmask.train import text
+from unmask.train.init import fresh
 from unmask.train.log import LOG
 from unmask.train.plot import PLOT
-from unmask.train.start import fresh
 from unmask.train.text import (
     CONFIG,
     DRAWS,

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import torch
 
+from unmask.core.denoiser import Denoiser, Head, Tokenizer
 from unmask.errors import InputError, ModelError, unknown
-from unmask.models.checkpoint import DTYPES, PICKLES, Progress, read_json
-from unmask.models.denoiser import Denoiser, Head, Tokenizer
-from unmask.models.hub import MODEL, TOKENIZER, download, is_hub_id
-from unmask.models.pretrained import FAMILIES, family_of, from_directory
-from unmask.models.table import Table
-from unmask.models.tokens import Numbers, read_tokenizer
+from unmask.models.files.checkpoint import DTYPES, PICKLES, Progress, read_json
+from unmask.models.files.hub import MODEL, TOKENIZER, download, is_hub_id
+from unmask.models.files.pretrained import FAMILIES, family_of, from_directory
+from unmask.models.made.table import Table
+from unmask.models.made.words import words
+from unmask.models.tokenizers import Numbers, read_tokenizer
 from unmask.models.transformer import random_transformer
-from unmask.models.words import words
 
-WEIGHTS = Path(__file__).parent.parent / "weights"  # of the models that come with the package
+WEIGHTS = Path(__file__).parent / "weights"  # of the models that come with the package
 __all__ = [
     "FAMILIES",
     "MODELS",

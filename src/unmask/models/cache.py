@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.core.denoiser import Denoiser
+from unmask.core.state import State
 from unmask.errors import SettingError
-from unmask.models.denoiser import Denoiser
 from unmask.models.network import Kept, Pair
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Wrapped, innermost, layers
-from unmask.state import State
 
 
 def cached(denoiser: Denoiser, block: int) -> Denoiser:

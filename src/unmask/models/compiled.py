@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
+from unmask.core.denoiser import Denoiser
 from unmask.errors import SettingError
-from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import innermost, layers
 

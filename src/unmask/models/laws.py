@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.core.denoiser import Denoiser
+from unmask.core.state import State, begin
 from unmask.models.cache import Cached
-from unmask.models.denoiser import Denoiser
 from unmask.models.transformer import Transformer
-from unmask.state import State, begin
 
 LENGTHS = (12, 9, 5)  # of the canvases: short, so that small models can take them
 # How far two ways to compute the same log-probabilities may be apart, as a share of their spread over the vocabulary,

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.core.denoiser import Head, Tokenizer
+from unmask.core.state import State, Vocab
 from unmask.errors import InputError, ModelError
-from unmask.models.denoiser import Head, Tokenizer
-from unmask.models.hub import download, is_hub_id
-from unmask.models.tokens import Message, Numbers
-from unmask.state import State, Vocab
+from unmask.models.files.hub import download, is_hub_id
+from unmask.models.tokenizers import Message, Numbers
 
 # The classes with a head come first: some checkpoints offer their bare backbone as AutoModel.
 CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.models.denoiser import Head, Tokenizer
+from unmask.core.denoiser import Head, Tokenizer
+from unmask.core.state import State, Vocab
 from unmask.models.network import Kept, Network, Pair, Shape, empty
 from unmask.models.text import Characters
-from unmask.state import State, Vocab
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.core.denoiser import Denoiser, Head, Tokenizer
+from unmask.core.state import Cache, State, Vocab
 from unmask.errors import SettingError
-from unmask.models.denoiser import Denoiser, Head, Tokenizer
-from unmask.state import Cache, State, Vocab
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from unmask import background as backgrounds
+from unmask.core.turn import Ranking, Sampler, Turn
+from unmask.decoding import background as backgrounds
 from unmask.errors import SettingError, unknown
 from unmask.samplers import counts, scores
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
-from unmask.samplers.turn import Ranking, Sampler, Turn
 
 __all__ = ["P2", "SAMPLERS", "DraftRefine", "Ranking", "Reveal", "Sampler", "Turn"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unmask.state import State, Step
+from unmask.core.state import State, Step
 
 
 def block_count(state: State, block_length: int | None) -> Tensor:  # [B] int64

@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from unmask.core.state import State, Step, exact
+from unmask.core.turn import Ranking, Turn
 from unmask.samplers.blocks import block_count, current_by_mask
 from unmask.samplers.scores import Scored
-from unmask.samplers.turn import Ranking, Turn
-from unmask.state import State, Step, exact
 
 
 class Count(Protocol):

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from unmask.dice import Purpose
+from unmask.core.dice import Purpose
+from unmask.core.state import State, Step, exact
+from unmask.core.turn import Ranking, Turn, masked_share, rank
 from unmask.samplers.blocks import block_count, current_by_mask, current_by_schedule
 from unmask.samplers.counts import BY_CHANCE, Count
 from unmask.samplers.scores import DRAWN, Score
-from unmask.samplers.turn import Ranking, Turn, masked_share, rank
-from unmask.state import State, Step, exact
 
 
 @dataclass(frozen=True)

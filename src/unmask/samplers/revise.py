@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.samplers.turn import Turn, masked_share, rank
-from unmask.state import State, Step
+from unmask.core.state import State, Step
+from unmask.core.turn import Turn, masked_share, rank
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from unmask.background import Background
-from unmask.dice import Purpose
-from unmask.read import Drawn
-from unmask.samplers.turn import Turn
+from unmask.core.beliefs import Drawn
+from unmask.core.dice import Purpose
+from unmask.core.turn import Turn
+from unmask.decoding.background import Background
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unmask import __version__
-from unmask.decode import Result
+from unmask._version import __version__
+from unmask.decoding.decode import Result
 from unmask.server.batcher import Done
-from unmask.server.order import Choice, Order
-from unmask.server.riddle import Riddle
+from unmask.server.puzzle import Riddle
+from unmask.server.request import Choice, Order
 from unmask.server.stream import Follow, Spelling, Tokens, cut, visible
 
 MARK = f"unmask-{__version__}"  # the system_fingerprint

@@ -15,22 +15,22 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from unmask import __version__
+from unmask._version import __version__
+from unmask.core.denoiser import Chats
 from unmask.errors import UnmaskError
 from unmask.models import Denoiser
-from unmask.models.denoiser import Chats
 from unmask.server import replies, schemas
+from unmask.server.active import Stream, Visit, unless_gone
 from unmask.server.answer import Writer
 from unmask.server.batcher import Batcher
 from unmask.server.catalog import catalog
-from unmask.server.complaints import invalid
-from unmask.server.gate import Gate
 from unmask.server.limits import Refusal, refusal
 from unmask.server.metrics import Metrics
-from unmask.server.order import Body, Order, Shop, understand
+from unmask.server.middleware import Gate
 from unmask.server.pages import PAGES
-from unmask.server.riddle import kind_of
-from unmask.server.visit import Stream, Visit, unless_gone
+from unmask.server.puzzle import kind_of
+from unmask.server.request import Body, Order, Shop, understand
+from unmask.server.validation import invalid
 
 Found = TypeVar("Found")
 PATIENCE = 0.3  # seconds that a step may still take when the server stops

@@ -9,13 +9,13 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unmask.decode import Result, decode_batch
+from unmask.decoding.decode import Result, decode_batch
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.trace import Event, Parts
 from unmask.errors import UnmaskError
 from unmask.models import Denoiser
-from unmask.recipe import Recipe
 from unmask.server.limits import Limits, Refusal
 from unmask.server.metrics import Metrics
-from unmask.trace import Event, Parts
 
 LINGER = 0.004  # seconds without a new job after which a batch begins
 LONGEST = 0.03  # seconds that the first job of a batch waits for others

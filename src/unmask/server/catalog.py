@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from unmask import show
-from unmask.choose import CHOOSERS
-from unmask.flags import HELP
+from unmask.cli import show
+from unmask.cli.flags import HELP
+from unmask.decoding.recipe import CHOICES, KINDS, RANGES, SPECIFIC, Recipe
 from unmask.models import EMBEDDED
-from unmask.potential import POTENTIALS
-from unmask.recipe import CHOICES, KINDS, RANGES, SPECIFIC, Recipe
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
 from unmask.search import SCHEMES, SEARCHES
+from unmask.search.choosers import CHOOSERS
+from unmask.search.potentials import POTENTIALS
 
 RULES = {"p2": tuple(P2_RULES), "dream": tuple(DREAM_RULES)}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from unmask.decoding.recipe import Recipe
 from unmask.errors import ModelError, SettingError, UnmaskError
-from unmask.recipe import Recipe
 
 KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, Response
 
-from unmask.page import LIVE, MODULES, STYLES, WEB
+from unmask.report.page import LIVE, MODULES, STYLES, WEB
 from unmask.server.limits import Refusal
 
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}

@@ -17,7 +17,7 @@ import uvicorn
 from unmask.errors import InputError
 from unmask.server.app import make_app
 from unmask.server.batcher import Batcher
-from unmask.server.order import Shop
+from unmask.server.request import Shop
 
 LAST = 0.4  # seconds in which those who are told that it is over may read it, and a last step may end
 

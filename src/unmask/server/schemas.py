@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from unmask.flags import HELP
-from unmask.recipe import ALIASES, CHOICES, KINDS, RANGES
+from unmask.cli.flags import HELP
+from unmask.decoding.recipe import ALIASES, CHOICES, KINDS, RANGES
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 

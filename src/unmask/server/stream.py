@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.decode import shown
-from unmask.models.denoiser import Tokenizer
-from unmask.server.order import Choice
-from unmask.state import Vocab
-from unmask.trace import Event
+from unmask.core.denoiser import Tokenizer
+from unmask.core.state import Vocab
+from unmask.decoding.decode import shown
+from unmask.decoding.trace import Event
+from unmask.server.request import Choice
 
 HALF = "\ufffd"  # what a tokenizer writes for a part of a character
 Log = list[Any]  # [log-probability, [[token, log-probability], …]]

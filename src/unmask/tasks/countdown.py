@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from unmask import countdown
 from unmask.errors import InputError
 from unmask.tasks import files
+from unmask.tasks.puzzles import countdown
 from unmask.tasks.task import Example, Puzzle, Source, Task
 
 SIGNS = str.maketrans("×÷−", "*/-")  # how people write them

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from unmask.tasks import files
-from unmask.tasks.boxes import boxed
+from unmask.tasks.grading.boxes import boxed
 from unmask.tasks.task import Example, Source, Task
 
 LOOSE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")  # what lm-eval takes for a number

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unmask.tasks import code, files, plus
+from unmask.tasks import files
+from unmask.tasks.grading import code, plus
 from unmask.tasks.task import Example, Program, Source, Task, unrun
 
 STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unmask.errors import InputError
 from unmask.tasks import files
-from unmask.tasks.boxes import boxed
+from unmask.tasks.grading.boxes import boxed
 from unmask.tasks.task import Example, Source, Task
 
 SECONDS = 5  # for one formula; math-verify can only watch the clock in the main thread

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from unmask.errors import InputError
-from unmask.tasks import code, files, plus
+from unmask.tasks import files
+from unmask.tasks.grading import code, plus
 from unmask.tasks.task import Example, Program, Source, Task, unrun
 
 STOP = ("\nclass", "\n#", "\nif", "\nprint")

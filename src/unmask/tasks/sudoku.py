@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from unmask import sudoku
 from unmask.errors import InputError, many
 from unmask.tasks import files
+from unmask.tasks.puzzles import sudoku
 from unmask.tasks.task import Example, Puzzle, Source, Task
 
 FIELD = re.compile(r"(?<![^\s,;])[0-9.]{81}(?![^\s,;])")

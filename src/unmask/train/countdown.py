@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from unmask import bench, countdown
-from unmask.countdown import ALPHABET, EQUATION, HEAD, LEAST, MASK, MOST
+from unmask.decoding.recipe import Recipe
+from unmask.evaluate import run as bench
 from unmask.models.network import Network
-from unmask.recipe import Recipe
 from unmask.tasks.countdown import COUNTDOWN, example
-from unmask.train.ahead import Numbers
-from unmask.train.problems import keys, problems
-from unmask.train.start import as_denoiser
+from unmask.tasks.puzzles import countdown
+from unmask.tasks.puzzles.countdown import ALPHABET, EQUATION, HEAD, LEAST, MASK, MOST
+from unmask.tasks.puzzles.problems import keys, problems
+from unmask.train.batches import Numbers
+from unmask.train.init import as_denoiser
 from unmask.train.task import Options, Task
 
 LONGEST = countdown.columns(MOST)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.errors import InputError
-from unmask.lock import locked
+from unmask.evaluate.lock import locked
 
 LOG = "log.jsonl"
 Event = dict[str, Any]

@@ -20,15 +20,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from unmask.errors import InputError, ModelError, unknown
-from unmask.models.mdlm import log_linear
+from unmask.models.families.mdlm import log_linear
 from unmask.models.network import Network, empty
-from unmask.train.ahead import Ahead, Source
+from unmask.train.batches import Ahead, Source
+from unmask.train.init import fit
 from unmask.train.interrupt import unbroken
 from unmask.train.log import as_line, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.plot import PLOT, draw
 from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
-from unmask.train.start import fit
 
 STATE = "state.safetensors"
 HOW = ("optimizer", "rate", "warmup", "decay", "clip", "average", "schedule", "weighting", "tilt")  # of a Plan

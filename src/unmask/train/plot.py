@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask import chart
-from unmask.chart import Curve
+from unmask.evaluate import chart
+from unmask.evaluate.chart import Curve
 
 PLOT = "loss.svg"
 KNOWN = {"event", "step", "seconds"}

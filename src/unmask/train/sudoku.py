@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from unmask import bench, corpus
+from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
+from unmask.evaluate import run as bench
 from unmask.models.network import Network
-from unmask.recipe import Recipe
-from unmask.sudoku import CELLS, MASK, fault, parse, puzzle, solutions, write
+from unmask.tasks import corpus
+from unmask.tasks.puzzles.grids import alike, grids
+from unmask.tasks.puzzles.sudoku import CELLS, MASK, fault, parse, puzzle, solutions, write
 from unmask.tasks.sudoku import SUDOKU, example
-from unmask.train.ahead import Numbers
-from unmask.train.grids import alike, grids
-from unmask.train.start import as_denoiser
+from unmask.train.batches import Numbers
+from unmask.train.init import as_denoiser
 from unmask.train.task import Options, Task
 
 CONFIG = {

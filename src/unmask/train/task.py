@@ -9,7 +9,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.models.network import Network
-from unmask.train.ahead import Source
+from unmask.train.batches import Source
 
 
 @dataclass(frozen=True)

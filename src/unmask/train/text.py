@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from unmask.errors import InputError
 from unmask.models.network import Network
-from unmask.train.ahead import Numbers
+from unmask.train.batches import Numbers
 from unmask.train.process import SCHEDULES, masked, times
 from unmask.train.task import Options, Task
 

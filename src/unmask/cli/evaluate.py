@@ -1,0 +1,304 @@
+"""The command line's half for measuring: a task's questions through a model, resumable; runs side by side."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.cli import flags, models, show
+from unmask.core.denoiser import Chats
+from unmask.decoding.named_recipes import RECIPES
+from unmask.decoding.recipe import Recipe
+from unmask.errors import InputError, unknown
+from unmask.evaluate import compare, rows
+from unmask.evaluate import run as bench
+from unmask.evaluate.header import origin
+from unmask.models import fingerprint, on_device
+from unmask.models.tokenizers import Pieces
+from unmask.models.transformer import Transformer
+from unmask.tasks import TASKS, Example, Task, files, shots
+from unmask.tasks.task import located
+from unmask.train import text
+
+Namespace = argparse.Namespace
+NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of the model of prose"}
+LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
+LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
+
+
+def run_eval(args: Namespace) -> None:
+    """Put the questions of a task to a model and grade what it says; of text, say how many bits a byte costs."""
+    if args.task not in NAMES:
+        raise unknown("task", args.task, NAMES)
+    for name in ("limit", "batch"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise InputError(f"{name} is {getattr(args, name)}", "it must be at least 1")
+    if args.rows is not None and args.data is not None and Path(args.rows).resolve() == Path(args.data).resolve():
+        raise InputError(f"{args.rows!r} holds the data", "give another file for the rows")
+    rows.check_place(args.rows)
+    if args.task == "text":
+        _eval_text(args)
+        return
+    task = TASKS[args.task]
+    _check_flags(args, task)
+    recipe = flags.to_recipe(args)
+    if task.puzzle is None and recipe.length is None:
+        recipe = recipe.replace(length=task.length)
+    questions, skipped = _questions(args, task)
+    header = _header(args, _model(args, task.puzzle is not None)) | {"recipe": recipe.to_dict()}
+    header |= {"chat": _chat(args, task), "shots": _sha256(args.shots), "n": len(questions), "skipped": skipped}
+    with rows.opened(args.rows, header) as kept:
+        if kept.missing:
+            _run(args, task, questions, recipe, kept)
+        graded = compare.as_rows(kept, args.rows or "memory")
+    found = bench.summary(sorted(graded, key=lambda row: row.number)) | {"skipped": skipped}
+    print(json.dumps(_about(kept) | found) if args.json else _measured(found))
+
+
+def _run(args: Namespace, task: Task, questions: list[bench.Question], recipe: Recipe, kept: rows.Rows) -> None:
+    """Decode and grade what is missing."""
+    bench.check(task, args.insist)
+    model = models.as_run(args, models.load_model(args, _model(args, task.puzzle is not None)))
+    words = model.tokenizer
+    if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
+        raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
+    with show.evaluating(len(questions), len(kept.kept)) as watch:
+        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, watch=watch)
+
+
+# --- the questions ---------------------------------------------------------------------------------------------------
+
+
+def _check_flags(args: Namespace, task: Task) -> None:
+    """Refuse flags that the task has no use for."""
+    if task.puzzle is not None and args.chat is not None:
+        raise InputError(f"--chat has no effect on {task.name}, whose model is given a canvas", "leave it out")
+    if args.shots is not None and (task.shown or not task.shots):
+        raise InputError(f"--shots has no effect on {task.name}, which has its own worked examples", "leave it out")
+    if args.insist and not task.programs:
+        raise InputError(f"--insist has no effect on {task.name}, which runs no programs", "leave it out")
+    if task.pool == "train" and args.shots is None:
+        raise InputError(f"{task.name} draws its worked examples from another file", "give it with --shots FILE")
+
+
+def _questions(args: Namespace, task: Task) -> tuple[list[bench.Question], int]:
+    """The questions as they are asked, and how many were left out."""
+    if task.puzzle is not None:
+        if args.data is None:
+            raise InputError(f"{task.name} needs --data FILE", f"`unmask puzzles {task.name} -o FILE` makes one")
+        sifted = bench.sift(task, bench.canvases(task, task.examples(args.data, args.limit)))
+        remark = sifted.remark()
+        if remark is not None:
+            warnings.warn(f"{args.data!r}: {remark}", stacklevel=2)
+        return sifted.fit, len(sifted.skipped)
+    examples = task.examples(args.data)  # all of them, for worked examples may be among them
+    pool: Sequence[Example] | None = None if args.shots is None else task.examples(args.shots)
+    shown = shots(task, examples, pool)
+    return bench.prompts(task, examples[: args.limit], shown[: args.limit], _chat(args, task)), 0
+
+
+def _chat(args: Namespace, task: Task) -> bool:
+    return task.chat if args.chat is None else bool(args.chat)
+
+
+def _model(args: Namespace, embedded: bool) -> str:
+    """The model that was asked for, or the one that comes along for the task."""
+    if args.model is not None or embedded:
+        return args.model or str(args.task)
+    shipped = RECIPES.get(args.recipe or "")
+    raise InputError(
+        f"{args.task} needs a language model", f"add --model {shipped.model if shipped else 'DIRECTORY_OR_HUB_ID'}"
+    )
+
+
+# --- the header ------------------------------------------------------------------------------------------------------
+
+
+def _header(args: Namespace, model: str) -> dict[str, Any]:
+    """Where the figures come from."""
+    with show.progress() as bar:
+        task = bar.add_task(f"weights of {model}", total=None)
+        weights = fingerprint(model, args.revision, lambda done, total: bar.update(task, completed=done, total=total))
+    source = None if args.task == "text" else TASKS[args.task]
+    data = args.data if args.data is not None or source is None else f"{source.source.repo}/{source.source.file}"
+    place = args.data if source is None else located(source, args.data)
+    return {
+        "task": args.task,
+        "model": model,
+        "weights": weights,
+        "dtype": args.dtype,
+        "loading": {name: getattr(args, name) for name in LOADING if getattr(args, name)},
+        "data": data,
+        "sha256": _sha256(place),
+        "limit": args.limit,
+        **origin(on_device(model, args.device)),
+    }
+
+
+def _sha256(path: str | Path | None) -> str | None:
+    return None if path is None else hashlib.sha256(files.raw(Path(path))).hexdigest()
+
+
+def _about(kept: rows.Rows) -> dict[str, Any]:
+    return {name: value for name, value in kept.header.items() if name != "kind"}
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def _eval_text(args: Namespace) -> None:
+    flags.none(args, "text, whose NELBO needs no decoding")
+    for name in ("shots", "chat", "batch", "insist", "max_rows", "compile"):
+        if getattr(args, name):
+            raise InputError(f"{flags.spelled(name)} has no effect on text", "leave it out")
+    if args.data is None:
+        raise InputError("text needs --data FILE", "give a file of documents")
+    model = models.load_model(args, _model(args, embedded=True))
+    if not (
+        isinstance(model, Transformer)
+        and isinstance(model.tokenizer, Pieces)
+        and model.network.shape.tied
+        and model.vocab.mask == text.MASK
+    ):
+        raise InputError(f"{model.name} is no model that `unmask train text` made", "give such a model")
+    words = model.tokenizer.fast
+    windows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
+    sizes = text.widths(words)[windows].sum(1)
+    header = _header(args, _model(args, embedded=True)) | {"n": len(windows)}
+    with rows.opened(args.rows, header) as kept, show.progress() as bar:
+        task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
+        known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
+        last = time.perf_counter()
+
+        def tell(begin: int, nats: NDArray[np.float64]) -> None:
+            nonlocal last
+            share, last = (time.perf_counter() - last) / len(nats), time.perf_counter()
+            new = [(number, value) for number, value in enumerate(nats.tolist(), begin) if number not in known]
+            kept.add(
+                {"task": "text", "number": number, "nats": value, "bytes": int(sizes[number]), "seconds": share}
+                for number, value in new
+            )
+            bar.update(task, completed=begin + len(nats))
+
+        each = text.nelbo(model.network, windows, tell=tell, known=known)
+    middle, low, high = text.bits_per_byte(each, sizes)
+    found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
+    seconds = sum(row["seconds"] for row in kept.kept)
+    if args.json:
+        print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * text.DRAWS, "seconds": seconds}))
+    else:
+        sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
+        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), 'window')} · {seconds:.1f} s")
+
+
+# --- runs side by side -----------------------------------------------------------------------------------------------
+
+
+def run_compare(args: Namespace) -> None:
+    """Compare runs over the questions that they have in common."""
+    found = compare.compare(args.files)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        _compared(found)
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+def _measured(found: Mapping[str, Any]) -> str:
+    """The shares that are right, path entropy, cost, and what could not be graded, a line each."""
+    sure = "" if found["auroc"] is None else f" · AUROC {found['auroc']:.3f}"
+    sure += "" if found["auroc_surprise"] is None else f", of surprise {found['auroc_surprise']:.3f}"
+    many = f"{found['n']}, {found['skipped']} skipped" if found.get("skipped") else found["n"]
+    rate = "" if found["tokens_per_second"] is None else f" · {found['tokens_per_second']:.1f} tokens/s"
+    counts = [show.many(found[name], name[:-1]) for name in ("steps", "calls", "evaluations")]
+    lines = [
+        f"solved {_share(found, 'strict')} of {many} · as published {_share(found, 'as_published')} · "
+        f"path entropy {found['path_entropy_bits']:.3f} bits{sure}",
+        f"{' · '.join(counts)} · {found['seconds']:.1f} s{rate}",
+    ]
+    failed = found["failures"]
+    if failed:
+        some = ", ".join(f"{one['id']} ({one['fault']})" for one in failed[:4])
+        more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""
+        lines.append(show.safe(f"{show.many(len(failed), 'answer')} not graded to the end: {some}{more}"))
+    return "\n".join(lines)
+
+
+def _share(found: Mapping[str, Any], name: str) -> str:
+    """A share and its interval."""
+    return f"{found[name]:.3f} ({found[f'{name}_low']:.3f}–{found[f'{name}_high']:.3f})"
+
+
+def _compared(found: Mapping[str, Any]) -> None:
+    """Runs over the same questions, one below the other."""
+    columns = "rows", "solved", "difference", "p", "as published", "evaluations", "seconds", "AUROC", "of surprise"
+    made = show.grid(*columns, right=columns[1:])
+    for run in found["runs"]:
+        over, sure = run["against"], [_known(run[name]) for name in ("auroc", "auroc_surprise")]
+        gap = "" if over is None else f"{over['strict']['difference']:+.3f} ({_interval(over['strict'])})"
+        p = "" if over is None else f"{over['strict']['p']:.2g}"
+        costs = [_ratio(run, name, digits) for name, digits in (("evaluations", 0), ("seconds", 1))]
+        made.add_row(run["file"], _share(run, "strict"), gap, p, f"{run['as_published']:.3f}", *costs, *sure)
+    show.console().print(made)
+    common = show.many(found["n"], "question")
+    print(f"{common} of {found['task']} that all runs have; differences are to the first of them")
+    for run in found["runs"]:
+        if run["left_out"] or run["unfinished"]:
+            lacks = f", {show.many(run['unfinished'], 'is', 'are')} still to come" if run["unfinished"] else ""
+            print(f"{run['file']}: {show.many(run['left_out'], 'question')} not common{lacks}")
+
+
+def _known(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    return f"{found['low']:+.3f} to {found['high']:+.3f}"
+
+
+def _ratio(run: Mapping[str, Any], name: str, digits: int) -> str:
+    times = None if run["against"] is None else run["against"][f"{name}_ratio"]
+    return f"{run[name]:.{digits}f}" + ("" if times is None else f" (×{times:.2f})")
+
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+
+def add_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", metavar="TASK", help="a name of the list below")
+    about = "its questions, as docs/tasks.md says; - reads standard input; math500 and gpqa come from the hub without"
+    parser.add_argument("--data", metavar="FILE", help=about)
+    parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from: gsm8k's training file")
+    few = "only the first N questions, or windows of text, of which a CPU reads about one a second [all]"
+    parser.add_argument("--limit", type=int, metavar="N", help=few)
+    about = "write every answer to this file (JSONL); the same command goes on where a run was ended"
+    parser.add_argument("--rows", metavar="FILE", help=about)
+    parser.add_argument("--batch", type=int, metavar="N", help="questions decoded at a time; a row comes out the same")
+    about = "ask through the model's chat template, or not; by default as the benchmark is published"
+    parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=about)
+    about = "run programs that models write even where the kernel cannot confine them"
+    parser.add_argument("--insist", action="store_true", help=about)
+    parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    models.add_model(parser, "for sudoku, countdown and text the one that comes along")
+    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
+    about = "compile the network first: takes a minute, pays in long runs on a GPU"
+    parser.add_argument("--compile", action="store_true", help=about)
+    flags.add(parser)
+
+
+def add_compare(parser: argparse.ArgumentParser) -> None:
+    about = "what `unmask eval TASK --rows FILE` wrote; all are compared with the first"
+    parser.add_argument("files", nargs="+", metavar="ROWS", help=about)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")

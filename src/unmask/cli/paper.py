@@ -1,0 +1,152 @@
+"""The command line's half for the paper: list its experiments, run one, write its table and figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.cli import show
+from unmask.errors import InputError, unknown
+from unmask.evaluate.judge import DEFAULT, load_judge
+from unmask.evaluate.paper import EXPERIMENTS, Experiment, Place
+from unmask.evaluate.paper.cells import Job, run
+from unmask.evaluate.paper.draw import draw
+from unmask.evaluate.paper.table import markdown
+from unmask.models.files.checkpoint import DTYPES
+
+Namespace = argparse.Namespace
+OUT = "runs/paper"
+FLAGS = (
+    "on",
+    "limit",
+    "model",
+    "data",
+    "shots",
+    "judge_device",
+    "no_pictures",
+    "dtype",
+    "compile",
+)  # that need an experiment
+
+
+def run_paper(args: Namespace) -> None:
+    """List the experiments, or run one."""
+    if args.name is None:
+        given = next((name for name in FLAGS if getattr(args, name)), None)
+        if given is not None:
+            raise InputError(
+                f"--{given.replace('_', '-')} is for an experiment", "give its name; without, they are listed"
+            )
+        _list(args)
+        return
+    if args.name not in EXPERIMENTS:
+        raise unknown("experiment", args.name, EXPERIMENTS)
+    experiment = EXPERIMENTS[args.name]
+    if args.limit is not None and args.limit < 1:
+        raise InputError(f"limit is {args.limit}", "it must be at least 1")
+    if Path(args.out).exists() and not Path(args.out).is_dir():
+        raise InputError(f"{args.out!r} is a file", "give a directory for the rows and tables")
+    for place in experiment.place(args.on):
+        job = _job(args, experiment, place)
+        _keep(args, job, run(job))
+
+
+def _job(args: Namespace, experiment: Experiment, place: Place) -> Job:
+    judge = None
+    if experiment.measures(place) == "text" and args.judge != "none":
+        judge = lambda: load_judge(args.judge, args.judge_device or args.device)  # noqa: E731 - loaded when it is needed
+    return Job(
+        experiment,
+        place,
+        Path(args.out),
+        device=args.device,
+        dtype=args.dtype,
+        compile=args.compile,
+        limit=args.limit,
+        model=args.model,
+        data=args.data,
+        shots=args.shots,
+        background=args.background,
+        judge=judge,
+    )
+
+
+def _keep(args: Namespace, job: Job, found: Sequence[dict[str, Any]]) -> None:
+    """Table, figures and JSON in the folder of the experiment; the table on the terminal."""
+    place = job.folder / job.experiment.name / job.place.name
+    place.mkdir(parents=True, exist_ok=True)
+    page = markdown(job.experiment, job.place, found, _command(args, job.place))
+    (place / "table.md").write_text(page, encoding="utf-8")
+    (place / "figures.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if not args.no_pictures:
+        draw(job.experiment, job.place, found, place, _points(found))
+    if args.json:
+        print(json.dumps({"experiment": job.experiment.name, "place": job.place.name, "cells": found}))
+    else:
+        print(page)
+        pictures = "" if args.no_pictures else ", its pictures"
+        print(f"in {place}: the table, its figures as JSON{pictures}; the rows are in {job.folder / 'rows'}")
+
+
+def _points(found: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The judged samples of each cell."""
+    points = []
+    for one in found:
+        if "ln_ppl" in one:
+            read = map(json.loads, Path(one["judged"]).read_text(encoding="utf-8").splitlines())
+            points.append((one["cell"], [row for row in read if row["number"] < one["n"]]))
+    return points
+
+
+def _command(args: Namespace, place: Place) -> str:
+    words = ["unmask", "paper", args.name, "--on", place.name]
+    for name in ("out", "model", "device", "dtype", "limit", "data", "shots", "background"):
+        value = getattr(args, name)
+        if value not in (None, "cpu", OUT):
+            words += [f"--{name}", Path(value).name if name in ("data", "background") else str(value)]
+    flags = [f"--{name.replace('_', '-')}" for name in ("compile", "no_pictures") if getattr(args, name)]
+    return shlex.join([*words, *flags])
+
+
+def _list(args: Namespace) -> None:
+    if args.json:
+        said = {
+            one.name: {
+                "title": one.title,
+                "where": one.where,
+                "kind": one.kind,
+                "cells": len({cell.name for cell in one.cells}),
+                "places": list(one.places),
+            }
+            for one in EXPERIMENTS.values()
+        }
+        print(json.dumps(said))
+        return
+    made = show.grid("experiment", "what", "the paper", "cells", "on", right=("cells",))
+    for one in EXPERIMENTS.values():
+        made.add_row(one.name, one.title, one.where, str(len({cell.name for cell in one.cells})), ", ".join(one.places))
+    show.console().print(made)
+
+
+def add_paper(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; without one they are listed")
+    parser.add_argument("--on", metavar="PLACE", help="model and task, as listed [all of the embedded models]")
+    parser.add_argument("--out", default=OUT, metavar="DIR", help=f"for rows, tables and pictures [{OUT}]")
+    parser.add_argument("--limit", type=int, metavar="N", help="questions or samples of a cell [as planned]")
+    parser.add_argument("--model", metavar="NAME", help="a directory or hub id instead of the place's model")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
+    parser.add_argument("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)} [the model's own]")
+    parser.add_argument("--compile", action="store_true", help="compile the network: pays for many cells on a GPU")
+    parser.add_argument("--data", metavar="FILE", help="the questions; puzzles of the embedded models are made")
+    parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from")
+    about = "counts of the model's tokens, which PC-Sampler needs; `unmask frequencies` makes them"
+    parser.add_argument("--background", metavar="FILE", help=about)
+    about = f"the judge of texts: a name, directory or hub id; none: only sample [{DEFAULT}]"
+    parser.add_argument("--judge", default=DEFAULT, metavar="NAME", help=about)
+    parser.add_argument("--judge-device", metavar="NAME", help="where the judge runs [the same device]")
+    parser.add_argument("--no-pictures", action="store_true", help="do without matplotlib")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each place")

@@ -1,0 +1,332 @@
+"""Results and registries -> what people read in a terminal."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+from rich.text import Text
+
+from unmask.core.denoiser import Chats, Denoiser
+from unmask.decoding.decode import Result, Watch
+from unmask.decoding.named_recipes import Shipped
+from unmask.decoding.trace import Event
+from unmask.errors import many as many
+from unmask.models.laws import Verdict
+from unmask.models.transformer import Transformer
+
+
+def console() -> Console:
+    """Standard output, taken as it is: no markup, and room for tables when it is no terminal."""
+    width = None if sys.stdout.isatty() else 120
+    return Console(markup=False, emoji=False, highlight=False, width=width)
+
+
+def grid(*columns: str, right: tuple[str, ...] = ()) -> Grid:
+    """An empty table; the columns named in `right` hold numbers."""
+    made = Grid(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+ALIKE = "all paths are the same: with --temperature, or --select-temperature, they part"
+
+
+def result(found: Result) -> None:
+    """The text, what it cost, and the other particles."""
+    print(safe(found.text))
+    print(cost(found))
+    if len(found.particles) > 1:
+        console().print(particles(found))
+        if alike(found):
+            print(ALIKE)
+
+
+def alike(found: Result) -> bool:
+    """Whether nothing random made the particles differ, at any step."""
+    first = found.particles[0]
+    return all(one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in found.particles)
+
+
+def cost(found: Result) -> str:
+    """One line: path entropy and the three counters."""
+    parts = [
+        f"path entropy {found.path_entropy:.3f} bits",
+        many(found.steps, "step"),
+        many(found.calls, "call"),
+        many(found.evaluations, "evaluation"),
+    ]
+    if len(found.particles) > 1:
+        parts.append(f"{many(len(found.particles), 'particle')} of {many(found.lineages, 'lineage')}")
+    choice = found.recipe.build_search().choose
+    if choice != "entropy" and len(found.particles) > 1:
+        parts.append(f"chosen by {choice}")
+    if found.recipe.cache_block is not None:
+        parts.append("approximate: prefix cache")
+    return " · ".join(parts)
+
+
+def particles(found: Result) -> Grid:
+    """All particles, with what they were chosen by; the chosen one has a mark."""
+    other = {"likelihood": "log p", "surprise": "surprise"}.get(found.recipe.build_search().choose)
+    names = ["path entropy", *([other] if other else []), "steps"]
+    made = grid("", "particle", "text", *names, "began as", right=tuple(names))
+    for place, particle in enumerate(found.particles):
+        mark = "▶" if place == found.chosen else ""
+        value = particle.log_prob if other == "log p" else particle.surprise
+        numbers = [f"{particle.path_entropy:.3f}", *([f"{value:.4g}"] if other else []), str(particle.steps)]
+        made.add_row(mark, str(place), one_line(particle.text), *numbers, str(particle.origin))
+    return made
+
+
+def board(cells: Sequence[int]) -> str:
+    """A Sudoku, its boxes apart; 0 is a blank."""
+    signs = ["." if cell == 0 else str(cell) for cell in cells]
+    rows = [" ".join(signs[start : start + 3]) for start in range(0, 81, 3)]
+    lines = [" | ".join(rows[start : start + 3]) for start in range(0, 27, 3)]
+    frame = "\n------+-------+------\n"
+    return frame.join("\n".join(lines[start : start + 3]) for start in range(0, 9, 3))
+
+
+STYLES = {"clue": "bold cyan", "new": "black on green", "earlier": "green", "masked": "dim"}
+
+
+def painted(cells: Sequence[int], clues: Sequence[int], before: Sequence[int]) -> Text:
+    """A Sudoku on its way, coloured as STYLES says; `before` is the board one step ago."""
+    text = Text(board(cells))
+    places = [place for place, sign in enumerate(text.plain) if sign.isdigit() or sign == "."]
+    for place, cell, clue, last in zip(places, cells, clues, before, strict=True):
+        kind = "clue" if clue else "masked" if not cell else "earlier" if last else "new"
+        text.stylize(STYLES[kind], place, place + 1)
+    return text
+
+
+def colours() -> Text:
+    """What the colours of a painted board mean."""
+    return Text("  ").join(Text(kind, STYLES[kind]) for kind in STYLES)
+
+
+def one_line(text: str, most: int = 32) -> str:
+    """Text for a cell of a table: on one line, and short enough for the other columns."""
+    return safe((text if len(text) <= most else text[: most - 1] + "…").replace("\n", "↵"))
+
+
+def safe(text: str) -> str:
+    """Text for standard output: where that is a terminal, control characters, which it would obey, are written out."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", _written, text) if sys.stdout.isatty() else text
+
+
+def _written(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+# --- registries ------------------------------------------------------------------------------------------------------
+
+
+def entry(name: str, build: Callable[..., Any], helps: Mapping[str, str]) -> dict[str, Any]:
+    """What an entry of a registry says about itself, for JSON; `helps` explains settings."""
+    words = inspect.cleandoc(build.__doc__ or "").split("\n\n")
+    return {
+        "name": name,
+        "summary": " ".join(words[0].split()),
+        "more": " ".join(" ".join(words[1:]).split()),
+        "settings": [
+            {"name": name, "default": _plain(setting.default), "help": helps.get(name, "")}
+            for name, setting in inspect.signature(build).parameters.items()
+        ],
+    }
+
+
+def _plain(default: Any) -> Any:
+    return default if default is None or isinstance(default, int | float | str) else str(default)
+
+
+def registry(entries: Sequence[dict[str, Any]]) -> Grid:
+    """One line for each entry: what it is and its settings with their defaults."""
+    made = grid("name", "what it is", "settings")
+    for about in entries:
+        made.add_row(about["name"], about["summary"], " ".join(map(_setting, about["settings"])))
+    return made
+
+
+def _setting(setting: dict[str, Any]) -> str:
+    return setting["name"] if setting["default"] is None else f"{setting['name']}={setting['default']}"
+
+
+def detail(about: dict[str, Any]) -> None:
+    """One entry with all its settings."""
+    print(f"{about['name']}: {about['summary']}")
+    if about["more"]:
+        print(about["more"])
+    if about["settings"]:
+        made = grid("setting", "default", "what it does")
+        for setting in about["settings"]:
+            default = "" if setting["default"] is None else str(setting["default"])
+            made.add_row(setting["name"], default, setting["help"])
+        console().print(made)
+    for name, value in about.get("facts", {}).items():
+        print(f"{name}: {value}")
+
+
+def recipes(found: Sequence[Shipped]) -> Grid:
+    """One line for each shipped recipe."""
+    made = grid("name", "what it is")
+    for one in found:
+        made.add_row(one.name, one.about)
+    return made
+
+
+def recipe(one: Shipped) -> None:
+    """A shipped recipe: its settings as a recipe file has them, and the command that runs it."""
+    print(f"{one.name}: {one.about}")
+    for name, value in one.settings.items():
+        print(f"  {name} = {_toml(value)}")
+    if one.needs:
+        print(f"You give: {', '.join(one.needs)}.")
+    print(one.command())
+
+
+def _toml(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+def facts(model: Denoiser) -> dict[str, Any]:
+    """What a loaded model says about itself."""
+    more: dict[str, Any] = {}
+    if isinstance(model, Transformer):
+        weights = list(model.network.parameters())
+        more = {
+            "family": model.family,
+            "parameters": sum(weight.numel() for weight in weights),
+            "weights": f"{model.bytes / 2**30:.2f} GiB as {str(weights[0].dtype).removeprefix('torch.')}",
+            "shifted": model.shift,
+            "timed": model.timed,
+        }
+    kinds = {"Numbers": "none: text is token ids with spaces between them", "Characters": "single characters"}
+    return {
+        **more,
+        "tokenizer": kinds.get(type(model.tokenizer).__name__, "from its files"),
+        "chat template": isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None,
+        "vocabulary": model.head.width,
+        "mask": model.vocab.mask,
+        "eos": list(model.vocab.eos),
+        "absent": list(model.head.absent),
+        "limit": model.limit,
+        "device": str(model.device),
+    }
+
+
+def verdicts(found: Sequence[Verdict]) -> None:
+    """The laws of a model, one line each."""
+    made = grid("", "law", "what was found")
+    for verdict in found:
+        made.add_row({True: "✓", False: "✗", None: "–"}[verdict.held], verdict.law, verdict.detail)
+    console().print(made)
+
+
+def memory_used(found: Mapping[str, int]) -> str:
+    """One line: weights and peaks."""
+    names = {"weights": "weights", "device_peak": "peak on the device", "host_peak": "peak on the host"}
+    return " · ".join(f"{text} {found[name] / 2**30:.2f} GiB" for name, text in names.items() if name in found)
+
+
+# --- progress --------------------------------------------------------------------------------------------------------
+
+
+def progress() -> Progress:
+    """A bar on standard error, only where that is a terminal."""
+    times = TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *times
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+
+def milestone(line: str) -> None:
+    """A line on standard error, only where that is no terminal and shows no bar."""
+    if not sys.stderr.isatty():
+        print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def training() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A teller that shows how training goes: a bar where there is a terminal, a line for each validation."""
+    with progress() as bar:
+        task = bar.add_task("step 0", total=1.0)
+
+        def tell(event: dict[str, Any]) -> None:
+            if event["event"] == "step":
+                about = f"step {event['step']}, loss {event['loss']:.4f}"
+                bar.update(task, completed=event["progress"], description=about)
+            elif event["event"] == "validation":
+                line = ", ".join(f"{name} {_short(value)}" for name, value in event.items() if name != "event")
+                bar.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+        yield tell
+
+
+def _short(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def following() -> Iterator[Watch | None]:
+    """A watcher that shows how many positions are decided; None where nobody would see it."""
+    with progress() as bar:
+        yield None if bar.disable else _follow(bar)
+
+
+@contextmanager
+def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[Watch | None]:
+    """A watcher of batches that shows how many questions are decoded, with their shares on the way; None as above."""
+    with progress() as bar:
+        task = bar.add_task(name or many(questions, "question"), total=questions, completed=done)
+        before, now = done, 0  # questions of earlier batches, and of this one
+
+        def tell(event: Event, decided: int, open: int) -> None:
+            nonlocal before, now
+            if event["event"] == "start":
+                before, now = before + now, len(event["canvases"])
+            bar.update(task, completed=min(questions, before + now * decided / open))
+
+        yield None if bar.disable else _counting(tell)
+
+
+def _follow(bar: Progress) -> Watch:
+    task = bar.add_task("step 0")
+
+    def tell(event: Event, decided: int, open: int) -> None:
+        bar.update(task, completed=decided, total=open, description=f"step {event.get('step', -1) + 1}")
+
+    return _counting(tell)
+
+
+def _counting(tell: Callable[[Event, int, int], None]) -> Watch:
+    """A watcher that tells, with each start and step, how many positions are decided, and of how many."""
+    masked: list[set[int]] = []  # the masked columns of each row
+    mask, open = -1, 0
+
+    def watch(event: Event) -> None:
+        nonlocal masked, mask, open
+        if event["event"] == "start":
+            mask, rows = event["mask"], [row for row in event["canvases"] for _ in range(event["particles"])]
+            masked = [{column for column, token in enumerate(row) if token == mask} for row in rows]
+            open = sum(map(len, masked))
+        elif event["event"] == "step":
+            masked = [set(masked[ancestor]) for ancestor in event.get("ancestors", range(len(masked)))]
+            for row, column, token, _ in event["changes"]:
+                (masked[row].add if token == mask else masked[row].discard)(column)
+        if event["event"] in ("start", "step"):
+            tell(event, open - sum(map(len, masked)), open)
+
+    return watch

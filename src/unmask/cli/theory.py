@@ -1,0 +1,353 @@
+"""The command line's half for the theory: score texts, measure a model's curves, calibrate the strength of E-SMC."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unmask._version import __version__
+from unmask.cli import flags, models, show
+from unmask.decoding import background
+from unmask.decoding.recipe import Recipe
+from unmask.errors import InputError
+from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate.theory import report
+from unmask.evaluate.theory.calibrate import MOST, OF, Calibration, calibrate
+from unmask.evaluate.theory.reference import DRAWS, Scored, score
+from unmask.evaluate.theory.texts import pairs, read
+from unmask.evaluate.theory.theory import plain
+from unmask.models import Denoiser
+
+Namespace = argparse.Namespace
+STEPS = 32  # of a path, unless given: enough for the shape, few enough for a CPU
+TEXTS = 64  # of a file, unless given: intervals of a few percent
+ORDER = (
+    "sampler",
+    "steps",
+    "block_length",
+    "bound",
+    "threshold",
+    "factor",
+    "background",
+    "decay",
+    "cap",
+    "eps",
+    "seed",
+)
+FORWARD = {"sampler": "ancestral"}  # the forward process
+GUIDED = {"sampler": "uniform", "temperature": 1.0, "search": "smc", "particles": 4}
+Row = dict[str, Any]
+
+
+# --- score -----------------------------------------------------------------------------------------------------------
+
+
+def run_score(args: Namespace) -> None:
+    """The path entropy of given texts."""
+    recipe = _with_steps(flags.to_recipe(args, FORWARD))
+    if args.draws < 1:
+        raise InputError(f"draws is {args.draws}", "it must be at least 1")
+    some = [pair for given in args.texts for pair in pairs(given, args.prompt)]
+    model = models.load_model(args, args.model or "text")
+    began, found = time.perf_counter(), []
+    about = {"model": model.name, "recipe": recipe.to_dict(), "draws": args.draws, "version": __version__}
+    size = max(1, 32 // args.draws)
+    with _rows(args.rows) as keep, show.progress() as bar:
+        task = bar.add_task("scoring", total=len(some))
+        for begin in range(0, len(some), size):
+            part = some[begin : begin + size]
+            texts, prompts = [one.text for one in part], [one.prompt for one in part]
+            new = score(model, texts, prompts, recipe=recipe.replace(seed=recipe.seed + begin), draws=args.draws)
+            keep({**plain(one), **about} for one in new)
+            found += new
+            bar.update(task, completed=len(found))
+    if args.json:
+        for one in found:
+            print(json.dumps({**plain(one), **about}))
+    else:
+        _show_scores(found, recipe, args.draws, time.perf_counter() - began)
+
+
+def _with_steps(recipe: Recipe) -> Recipe:
+    """STEPS, where the sampler plans its steps and neither they nor blocks are given."""
+    planned = recipe.build_sampler().scheduled and recipe.steps is None and recipe.block_length is None
+    return recipe.replace(steps=STEPS) if planned else recipe
+
+
+def _show_scores(found: list[Scored], recipe: Recipe, draws: int, seconds: float) -> None:
+    right = ("tokens", "path entropy", "loss a token")
+    made = show.grid("", "text", *right, right=right)
+    lowest = min(found, key=lambda one: one.path_entropy.value)
+    for one in found:
+        mark = "▶" if one is lowest and len(found) > 1 else ""
+        made.add_row(mark, show.one_line(one.text), str(one.tokens), str(one.path_entropy), str(one.loss))
+    show.console().print(made)
+    spent = sum(one.evaluations for one in found)
+    order = recipe.sampler + (f", {show.many(recipe.steps, 'step')}" if recipe.steps else "")
+    many = f", 95 % over {draws} draws" if draws > 1 else ""
+    print(f"bits{many} · {order} · {show.many(spent, 'evaluation')} · {seconds:.1f} s")
+
+
+def add_score(parser: argparse.ArgumentParser) -> None:
+    about = "a text, or a file with one on each line (.jsonl: objects with `text` and `prompt`); - reads standard input"
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help=about)
+    parser.add_argument("--prompt", default="", metavar="TEXT", help="what stands before each text and is never masked")
+    many = f"paths of each text, by chance where the order is random [{DRAWS}]"
+    parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=many)
+    parser.add_argument("--rows", metavar="FILE", help="write every text to this file as it is scored (JSONL)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each text")
+    models.add_model(parser, "text")
+    flags.add(
+        parser, (*ORDER, "guidance", "select_temperature", "scope", "weight", "skip_tail"), {**FORWARD, "steps": STEPS}
+    )
+
+
+# --- theory ----------------------------------------------------------------------------------------------------------
+
+
+def run_theory(args: Namespace) -> None:
+    """The quantities of the theory on a file of texts."""
+    recipe = flags.to_recipe(args, FORWARD)
+    recipe = recipe if recipe.steps else recipe.replace(steps=STEPS)
+    folder = _folder(args.output)
+    model = models.load_model(args, args.model or "text")
+    texts, counts = read(model, args.data, args.window, args.limit)
+    if args.counts is not None:
+        table = background.load(args.counts)
+        table.check(model)
+        if counts is None:
+            raise InputError("--background has no effect on texts with prompts", "leave it out")
+        counts = Counter(table.counts)
+    began = time.perf_counter()
+    with _rows(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
+        task = bar.add_task(show.many(len(texts), "text"), total=len(texts))
+        found = report.study(
+            model, texts, recipe, args.draws, args.paths, lambda done, _: bar.update(task, completed=done), keep
+        )
+    width = model.head.width - len(model.head.absent)
+    about = _about(args, model, recipe) | {"draws": args.draws, "paths": args.paths, "data_entropy": args.data_entropy}
+    made = about | report.summary(found, width, counts, args.data_entropy) | {"seconds": time.perf_counter() - began}
+    (folder / "theory.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    report.draw(found, width, counts, folder / "theory.svg")
+    print(json.dumps(made)) if args.json else _show_theory(made, folder)
+
+
+def _show_theory(found: Row, folder: Path) -> None:
+    ends, whole, paths = found["ends"], found["integrals"], found["divergence"]
+    made = show.grid("quantity", "bits, 95 %", right=("bits, 95 %",))
+    gap = max(found["bins"], key=lambda part: abs(part["gap"]["value"]))
+    counts = ends["unigram_corrected"]
+    rows: dict[str, Any] = {
+        "all masked: state entropy": ends["full"],
+        **({} if counts is None else {"  entropy of the token counts": f"{counts:.3f}"}),
+        "one mask: state entropy": ends["single"],
+        "  its loss": ends["single_loss"],
+        "NELBO a token": whole["nelbo"],
+        "  the same integral of state entropy": whole["entropy"],
+        f"largest gap of loss and entropy, at t = {gap['time']:.2f}": gap["gap"],
+        "fall of one position's entropy with context": found["context"]["fall"],
+        "path entropy, reference": paths["reference"],
+        "  decoded": paths["generated"],
+        "  drift": paths["drift"],
+        f"loss a token in {show.many(found['recipe']['steps'], 'step')}, less the NELBO": found["several_at_once"],
+    }
+    for name, value in rows.items():
+        made.add_row(name, value if isinstance(value, str) else str(Mean(**value)))
+    show.console().print(made)
+    known = "" if paths["kl"] is None else f"; measured {Mean(**paths['kl'])}"
+    least = f"at least {paths['lower']['value']:.2e} by the drift, {Mean(**found['kl_at_least'])} by the loss"
+    print(f"KL of the paths, nats: {least}{known}")
+    cost = f"{found['texts']} texts · {show.many(found['evaluations'], 'evaluation')} · {found['seconds']:.1f} s"
+    print(f"{cost} · rows.jsonl, theory.json and theory.svg are in {str(folder)!r}")
+
+
+def add_theory(parser: argparse.ArgumentParser) -> None:
+    _add_data(parser)
+    many = "noised states of each text, one in each part of time [16]"
+    parser.add_argument("--draws", type=int, default=16, metavar="N", help=many)
+    parser.add_argument("--paths", type=int, default=2, metavar="N", help="reference paths of each text [2]")
+    known = "bits of a text given its prompt, where that is known (a puzzle with one solution: 0): gives the KL itself"
+    parser.add_argument("--data-entropy", type=float, metavar="BITS", help=known)
+    table = "token counts to compare the all-masked state with: sudoku, countdown, text or a file [those of DATA]"
+    parser.add_argument("--background", dest="counts", metavar="FILE", help=table)
+    parser.add_argument("--json", action="store_true", help="print theory.json instead of a table")
+    models.add_model(parser, "text")
+    flags.add(parser, ("sampler", "steps", "seed"), {**FORWARD, "steps": STEPS})
+
+
+# --- calibrate -------------------------------------------------------------------------------------------------------
+
+
+def run_calibrate(args: Namespace) -> None:
+    """Find the strength at which decoded paths are as uncertain as reference paths."""
+    if args.search not in (None, "smc"):
+        raise InputError(f"the search {args.search} has no strength", "calibrate smc: leave --search out")
+    recipe = _with_steps(flags.to_recipe(args, GUIDED))
+    if recipe.build_search().particles < 2:
+        raise InputError("particles is 1", "a strength acts on 2 or more")
+    folder = _folder(args.output)
+    model = models.load_model(args, args.model or "text")
+    texts, _ = read(model, args.data, args.window, args.limit)
+    began = time.perf_counter()
+    with _rows(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
+        task = bar.add_task("reference", total=len(texts))
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=what)
+
+        found = calibrate(
+            model,
+            texts,
+            recipe,
+            draws=args.paths,
+            most=args.most,
+            points=args.points,
+            budget=args.budget,
+            of=args.of,
+            tell=tell,
+            keep=lambda row: keep([plain(row)]),
+        )
+    made = _about(args, model, recipe) | _calibrated(found, args.window) | {"seconds": time.perf_counter() - began}
+    (folder / "calibrate.json").write_text(json.dumps(plain(made), indent=1) + "\n", encoding="utf-8")
+    report.draw_calibration(found, folder / "calibrate.svg")
+    if found.end is not None:
+        raise _outside(found, folder)
+    print(json.dumps(plain(made))) if args.json else _show_calibration(found, made, folder)
+
+
+def _calibrated(found: Calibration, length: int | None) -> Row:
+    nearest = min(found.gaps(), key=lambda gap: abs(gap.value))
+    flag = None
+    if found.strength is not None:
+        flag = _flags(found.recipe.replace(strength=float(f"{found.strength:.3g}"), length=length))
+    return {
+        "of": found.of,
+        "strength": found.strength,
+        "low": found.low,
+        "high": found.high,
+        "end": found.end,
+        "noise": nearest.half,
+        "reference": plain(mean(found.reference)),
+        "curve": [
+            {"strength": strength, "path_entropy": plain(here), "gap": plain(gap)}
+            for (strength, here), gap in zip(found.curve(), found.gaps(), strict=True)
+        ],
+        "flags": flag,
+        "evaluations": found.evaluations,
+    }
+
+
+def _flags(recipe: Recipe) -> str:
+    """The recipe as flags of `unmask generate`."""
+    said = {name: value for name, value in recipe.to_dict().items() if name != "seed"}
+    return " ".join(f"{flags.spelled(name)} {shlex.quote(str(value))}" for name, value in said.items())
+
+
+def _outside(found: Calibration, folder: Path) -> InputError:
+    """Which end the reference lies beyond, by how much, and what could be done."""
+    low = found.end == "low"
+    strength, gap = found.points[0 if low else -1].strength, found.gaps()[0 if low else -1]
+    sure = "" if gap.low is None or gap.high is None else f" ({gap.low:+.3f} to {gap.high:+.3f})"
+    noise = gap.low is None or gap.high is None or gap.low <= 0 <= gap.high
+    end = "no strength above 0" if low else f"no strength up to {strength:g}"
+    way_out = "resample more often (--every), take more --particles, or raise --most"
+    why = "resampling only lowers path entropy" if low else way_out
+    said = f"{end} meets the reference: at {strength:g} the decoded paths have {gap.value:+.3f} bits{sure} more"
+    within = f"that is within the noise, so {strength:g} will do; else " if noise else ""
+    return InputError(said, f"{within}{why}; rows and curve are in {str(folder)!r}")
+
+
+def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
+    right = ("strength", "path entropy, bits", "less the reference")
+    table = show.grid(*right, right=right)
+    for (strength, here), gap in zip(found.curve(), found.gaps(), strict=True):
+        table.add_row(f"{strength:.3g}", str(here), str(gap))
+    show.console().print(table)
+    print(f"reference {mean(found.reference)} bits, {found.of} of {len(found.reference)} texts")
+    high = "beyond the largest tried" if found.high is None or math.isinf(found.high) else f"{found.high:.3g}"
+    sure = "" if found.low is None else f" (95 %: {found.low:.3g} to {high})"
+    print(f"strength {found.strength:.3g}{sure}, where a gap is known to ±{made['noise']:.3f} bits")
+    print(f"use it: unmask generate {made['flags']}")
+    cost = f"{show.many(made['evaluations'], 'evaluation')} · {made['seconds']:.1f} s"
+    print(f"{cost} · rows.jsonl, calibrate.json and calibrate.svg are in {str(folder)!r}")
+
+
+def add_calibrate(parser: argparse.ArgumentParser) -> None:
+    _add_data(parser)
+    parser.add_argument("--paths", type=int, default=4, metavar="N", help="reference paths of each text [4]")
+    parser.add_argument("--most", type=float, default=MOST, metavar="X", help=f"the largest strength tried [{MOST:g}]")
+    parser.add_argument("--points", type=int, default=8, metavar="N", help="strengths tried, at most [8]")
+    parser.add_argument("--budget", type=int, metavar="N", help="evaluations, at most: no strength is begun beyond it")
+    whose = f"whose path entropy meets the reference: of the {' or the '.join(OF)} particle [{OF[0]}]"
+    parser.add_argument("--of", default=OF[0], metavar="NAME", help=whose)
+    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
+    parser.add_argument("--json", action="store_true", help="print calibrate.json instead of a table")
+    models.add_model(parser, "text")
+    flags.add(
+        parser,
+        [name for name in flags.HELP if name not in ("length", "strength", "target")],
+        {**GUIDED, "steps": STEPS},
+    )
+
+
+# --- both ------------------------------------------------------------------------------------------------------------
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    about = (
+        "with --length: text, documents with blank lines between them, .xz and .gz too; otherwise a text on each line"
+    )
+    parser.add_argument(
+        "data", metavar="DATA", help=f"{about}; for the model sudoku: puzzles with solutions, or boards"
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where rows and pictures go")
+    parser.add_argument("--length", dest="window", type=int, metavar="N", help="cut DATA into windows of N tokens")
+    parser.add_argument("--limit", type=int, default=TEXTS, metavar="N", help=f"the first N texts only [{TEXTS}]")
+
+
+def _about(args: Namespace, model: Denoiser, recipe: Recipe) -> Row:
+    """Where the figures come from."""
+    said = {"model": model.name, "data": Path(args.data).name, "length": args.window, "limit": args.limit}
+    return said | {"recipe": recipe.to_dict(), "version": __version__}
+
+
+def _folder(name: str) -> Path:
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {name!r}", str(error.strerror)) from None
+    return folder
+
+
+@contextmanager
+def _rows(path: str | None) -> Iterator[Callable[[Iterable[Row]], None]]:
+    """A function that writes rows as JSON lines, where a file is given: at once, so that an interrupt keeps them."""
+    kept = 0
+    if path is not None and Path(path).is_file() and Path(path).stat().st_size:
+        raise InputError(f"{path!r} holds something already", "give another place, or take it away")
+
+    def keep(rows: Iterable[Row]) -> None:
+        nonlocal kept
+        lines = [json.dumps(row) + "\n" for row in rows]
+        if path is not None:
+            try:
+                with open(path, "a" if kept else "w", encoding="utf-8") as file:
+                    file.writelines(lines)
+            except OSError as error:
+                raise InputError(f"cannot write {path!r}", str(error.strerror)) from None
+            kept += len(lines)
+
+    try:
+        keep([])  # a file that cannot be written is refused before the long work
+        yield keep
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(*([f"{show.many(kept, 'row is', 'rows are')} in {path!r}"] if kept else [])) from None

@@ -1,0 +1,230 @@
+"""Hidden rows × head -> what the model believes (weigh) and which token is drawn (draw), only where asked.
+
+Neither pass keeps the logits. On CUDA the kernels of `fused` do both where they can; the torch reference, everywhere
+else, puts rows through the head in chunks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from unmask.core.denoiser import Head
+from unmask.core.gpu import fused
+
+CHUNK = 1 << 22  # logits held at a time: 16 MiB of float32, which a processor's cache holds
+BLOCK = 64  # tokens whose shares are summed up before one of them is looked for
+FAINT = -1000.0  # e^FAINT is 0, and 0 · FAINT is too
+CUDA_CHUNK = 1 << 22  # 16 MiB, of which top-p has up to 14 copies at once: with what CUDA's sort takes, 224 MiB
+Numbers = TypeVar("Numbers", "Raw", "Drawn")
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The model's own distribution at each position: before temperature, filters and bans. Logs are natural."""
+
+    entropy: Tensor  # [B, L]
+    normaliser: Tensor  # [B, L] logsumexp of the logits; not finite where the model gave no distribution
+    top: Tensor  # [B, L] log-probability of the most probable token
+    second: Tensor  # [B, L] and of the runner-up
+    best: Tensor  # [B, L] int64: the most probable token, lowest id on ties
+    standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
+    pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which a draw at temperature 1 may go on
+
+
+RAW = tuple(one.name for one in dataclasses.fields(Raw) if one.name != "pieces")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A token for each position, and the tempered, filtered distribution that it was drawn from."""
+
+    token: Tensor  # [B, L] int64
+    raw: Tensor  # [B, L] the token's log-probability in the model's own distribution
+    log: Tensor  # [B, L] the token's log-probability in the distribution drawn from
+    entropy: Tensor  # [B, L] of the distribution drawn from
+    top: Tensor  # [B, L] log-probability of its most probable token
+    second: Tensor  # [B, L] and of the runner-up
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a token is drawn. Temperature 0 takes the most probable one of what the filters leave."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    ban: tuple[int, ...] = ()  # never drawn; entropies do not know of it
+
+
+def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, keep: bool = False) -> Raw:
+    """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere. `keep`: `plain` draws follow."""
+    if fused.usable(hidden, head):
+        fields, pieces = fused.weigh(hidden, head, where, tokens, keep=keep)
+        return Raw(*fields, pieces=pieces)
+    return weigh_reference(hidden, head, where, tokens)
+
+
+def plain(how: Draw) -> bool:
+    """Whether tokens are drawn from the model's own distribution."""
+    return how.temperature == 1 and how.top_k is None and (how.top_p is None or how.top_p >= 1) and not how.ban
+
+
+def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw, raw: Raw | None = None) -> Drawn:
+    """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere.
+
+    `raw`: what `weigh` found there. Where it kept its pieces, `plain` draws need no sweep, and what is elsewhere stays.
+    """
+    if raw is not None and raw.pieces is not None and plain(how):
+        drawn = fused.draw_from(raw.pieces, hidden, head, where, dice)
+        return Drawn(*drawn, raw.entropy, raw.top, raw.second)
+    if fused.usable(hidden, head, how.top_k, how.top_p):
+        return Drawn(*fused.draw(hidden, head, where, dice, how.temperature, how.ban))
+    return draw_reference(hidden, head, where, dice, how)
+
+
+def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
+    """`weigh` in tensor operations, on any device and in any precision."""
+    tokens = tokens[where]
+
+    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        sums, standing = _sums(logits), tokens[at]
+        stands = (logits.gather(1, standing.clamp(max=head.width - 1)[:, None])[:, 0] - sums.base) - sums.log
+        stands = stands.where(standing < head.width, -torch.inf)
+        return sums.entropy(), sums.normaliser, sums.top, sums.second, sums.best, stands
+
+    return _sweep(Raw, hidden, head, where, one)
+
+
+def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
+    """`draw` in tensor operations, on any device and in any precision."""
+    dice = dice[where]
+
+    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        changed = filtered(logits, how)
+        sums = _sums(changed)
+        token = sums.best if how.temperature == 0 else _inverse(sums.shares, dice[at])
+        log = (changed.gather(1, token[:, None])[:, 0] - sums.base) - sums.log
+        raw = log if changed is logits else logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(1)
+        return token, raw, log, sums.entropy(), sums.top, sums.second
+
+    return _sweep(Drawn, hidden, head, where, one)
+
+
+def most_probable(raw: Raw) -> Drawn:
+    """What `draw` gives at temperature 0 without filters, from numbers that `weigh` already has."""
+    return Drawn(raw.best, raw.top, raw.top, raw.entropy, raw.top, raw.second)
+
+
+def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
+    """Bans, then temperature, then top-p, then top-k, as the Dream family orders them; -inf is out."""
+    if how.ban:
+        logits = logits.index_fill(1, torch.tensor(how.ban, device=logits.device), -torch.inf)
+    if how.temperature not in (0, 1):
+        logits = _tempered(logits, how.temperature)
+    if how.top_p is not None and how.top_p < 1:
+        ranked, order = logits.sort(dim=1, descending=True, stable=True)
+        probability = ranked.softmax(1)
+        out = probability.cumsum(1) - probability > how.top_p
+        logits = logits.masked_fill(torch.zeros_like(out).scatter(1, order, out), -torch.inf)
+    if how.top_k is not None and how.top_k < logits.shape[1]:
+        logits = logits.masked_fill(logits < logits.topk(how.top_k, 1).values[:, -1:], -torch.inf)
+    return logits
+
+
+def _tempered(logits: Tensor, temperature: float) -> Tensor:
+    below = logits - logits.amax(1, keepdim=True)  # so that no temperature, however small, overflows
+    return (below / temperature).where(below != 0, 0.0)
+
+
+def _sweep(
+    kind: type[Numbers],
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    one: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+) -> Numbers:
+    """Apply the head at `where`, chunk by chunk; lay each number of `one` out as [B, L]."""
+    row, column = where.nonzero(as_tuple=True)
+    parts = [one(head.logits(hidden[row[at], column[at]]), at) for at in _chunks(row, head.width)]
+
+    def lay(numbers: tuple[Tensor, ...]) -> Tensor:
+        flat = torch.cat(numbers)
+        return torch.zeros(where.shape, dtype=flat.dtype, device=flat.device).masked_scatter(where, flat)
+
+    return kind(*(lay(numbers) for numbers in zip(*parts, strict=True)))
+
+
+def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
+    """Numbers of the positions asked, in chunks; one empty chunk where nothing is asked."""
+    size = max(1, (CUDA_CHUNK if asked.is_cuda else CHUNK) // width)
+    for begin in range(0, max(1, len(asked)), size):
+        yield torch.arange(begin, min(begin + size, len(asked)), device=asked.device)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """What a chunk of logits comes to. There are few passes over them: they are what takes the time."""
+
+    best: Tensor  # [R] int64: the lowest on ties
+    base: Tensor  # [R]: the largest logit, 0 where that is not finite
+    second: Tensor  # [R] log-probability of the runner-up
+    normaliser: Tensor  # [R]: logsumexp
+    log: Tensor  # [R]: the same above the base; NaN where there is no distribution
+    top: Tensor  # [R] log-probability of the best
+    below: Tensor  # [R, V]: the logits under the base
+    shares: Tensor  # [R, V]: their exponentials
+
+    def entropy(self) -> Tensor:  # [R] nats
+        """After it there are no shares."""
+        return (self.log - self.shares.mul_(self.below).sum(1) / self.log.exp()).clamp(min=0)
+
+
+def _sums(logits: Tensor) -> _Sums:  # [R, V]
+    high, best = logits.max(1)
+    base = high.where(high.isfinite(), 0.0)
+    below, at = logits - base[:, None], best[:, None]
+    mine = below.gather(1, at)
+    second = below.scatter_(1, at, -torch.inf).amax(1)
+    below = below.scatter_(1, at, mine).clamp_(min=FAINT)
+    shares = below.exp()
+    log = shares.sum(1).log()
+    normaliser, log = base + log, log.where(~high.isneginf(), torch.nan)
+    return _Sums(best, base, second - log, normaliser, log, mine[:, 0] - log, below, shares)
+
+
+def _inverse(shares: Tensor, dice: Tensor) -> Tensor:  # [R, V], [R] -> [R]
+    """The first token at which the cumulated shares reach the uniform number: first its block, then its place there."""
+    pad = -shares.shape[1] % BLOCK
+    many = (shares.shape[1] + pad) // BLOCK
+    blocks = (torch.nn.functional.pad(shares, (0, pad)) if pad else shares).view(len(shares), many, BLOCK)
+    sums = blocks.sum(2, dtype=torch.float64)
+    reached = sums.cumsum(1)
+    goal = dice[:, None] * reached[:, -1:]
+    block = torch.searchsorted(reached, goal).clamp(max=sums.shape[1] - 1)
+    inside = blocks[torch.arange(len(blocks), device=block.device), block[:, 0]].double().cumsum(1)
+    left = goal - (reached.gather(1, block) - sums.gather(1, block))
+    place = torch.searchsorted(inside, left.clamp(min=torch.finfo(torch.float64).tiny).minimum(inside[:, -1:]))
+    return (block * BLOCK + place)[:, 0].clamp(max=shares.shape[1] - 1)  # past the end only without a distribution
+
+
+def merge(new: Raw, old: Raw | None, where: Tensor) -> Raw:
+    """`new` at `where`, `old` elsewhere."""
+    if old is None:
+        return new
+    return dataclasses.replace(
+        new,
+        **{name: torch.where(where, getattr(new, name), getattr(old, name)) for name in RAW},
+        pieces=None,
+    )
+
+
+def rows(raw: Raw, index: Tensor) -> Raw:
+    """These rows, as `State.take` does it."""
+    pieces = None if raw.pieces is None else raw.pieces.take(index)
+    return Raw(*(getattr(raw, name)[index] for name in RAW), pieces=pieces)

@@ -1,0 +1,103 @@
+"""Denoiser and Head: what the engine asks of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.core.state import State, Vocab
+
+SLICE = 1 << 14  # rows of a half-precision head that are float32 at a time: 256 MiB at D = 4096
+
+
+@dataclass(frozen=True)
+class Head:
+    """Hidden states -> logits. Without a weight it is the identity, for models that only give logits."""
+
+    width: int  # V, the number of logits
+    weight: Tensor | None = None  # [V, D]
+    bias: Tensor | None = None  # [V]
+    absent: tuple[int, ...] = ()  # ids that are no part of the model's distribution
+
+    @cached_property
+    def closed(self) -> dict[tuple[int, ...], Tensor]:
+        """Ids -> the bias with -inf at these, [V] float32, once somebody has made it."""
+        return {}
+
+    def logits(self, hidden: Tensor) -> Tensor:  # [R, D] -> [R, V], float32 or float64
+        """Logits in float32 (float64 where the model is), the absent ids at -inf."""
+        scores = hidden if self.weight is None else _linear(hidden, self.weight, self.bias)
+        scores = scores if scores.dtype == torch.float64 else scores.float()
+        if not self.absent:
+            return scores
+        columns = torch.tensor(self.absent, device=scores.device)
+        return scores.index_fill(1, columns, -torch.inf)
+
+
+def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [R, D] -> [R, V]
+    """`F.linear`, but half precision is summed and kept in float32."""
+    if weight.dtype in (torch.float32, torch.float64):
+        return F.linear(hidden, weight, bias)
+    if hidden.is_cuda and len(hidden) and torch.__version__ >= "2.8":
+        scores = torch.mm(hidden, weight.mT, out_dtype=torch.float32)
+    else:
+        exact = hidden.float()
+        scores = torch.cat([F.linear(exact, part.float()) for part in torch.split(weight, SLICE)], 1)
+    return scores if bias is None else scores.add_(bias)
+
+
+class Tokenizer(Protocol):
+    """Text <-> ids."""
+
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: list[int]) -> str: ...
+
+
+@runtime_checkable
+class Chats(Protocol):
+    """A tokenizer that can write a dialogue, if it has a template."""
+
+    @property
+    def template(self) -> str | None: ...
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The dialogue as text, up to where the answer begins."""
+        ...
+
+
+class Denoiser(Protocol):
+    """A masked diffusion model. Row i of the hidden states predicts token i; every quirk stays in the adapter."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab(self) -> Vocab: ...
+    @property
+    def head(self) -> Head: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def limit(self) -> int | None:
+        """The longest canvas; None: any."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """Rows through the network per row asked for: 2 under guidance."""
+        ...
+
+    @property
+    def timed(self) -> bool:
+        """Whether the answer depends on `state.time`."""
+        ...
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
+        """Hidden states [R, L, D] of these rows, and the cache of the whole state (None if the model keeps none)."""
+        ...

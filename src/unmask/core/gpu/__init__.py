@@ -1,0 +1,1 @@
+"""What runs on a GPU: fused sweeps over the vocabulary, random numbers, recorded steps."""

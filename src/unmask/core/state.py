@@ -1,0 +1,199 @@
+"""Vocab and State: everything that follows a particle, in one frozen value."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.core import dice
+
+NOTHING = 1e-6  # nats: an entropy or a surprise below it is as good as none
+Step = int | Tensor  # steps taken before this one; a 0-d int64 tensor where a recorded step is played again
+
+
+def exact(step: Step) -> int | Tensor:
+    """A step for arithmetic with fractions: a tensor of integers would round them to float32."""
+    return step if isinstance(step, int) else step.double()
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """The ids that mean something to the decoder; all of them come from the model's adapter."""
+
+    mask: int
+    eos: tuple[int, ...] = ()
+    pad: int = 0
+
+
+class Cache(Protocol):
+    """What a model keeps per row; it follows its row through `State.resample` and `State.take`."""
+
+    def __getitem__(self, rows: Tensor) -> Any: ...
+
+
+@dataclass(frozen=True)
+class State:
+    """Rows of a walk, `prompt * particles + particle`; B rows, L columns, left-padded."""
+
+    tokens: Tensor  # [B, L] int64
+    writable: Tensor  # [B, L] bool: open at the start; False on prompt, padding and given cells
+    attend: Tensor  # [B, L] bool: False on padding
+    key: Tensor  # [B] int64: the request's own seed
+    slot: Tensor  # [B] int64: which particle of its prompt this row is
+    budget: Tensor  # [B] int64: steps that a scheduled sampler takes
+    origin: Tensor  # [B] int64: the slot in which this lineage began
+    time: Tensor  # [B] float64: 1 = all masked, 0 = clean; for networks that want it
+    entropy_sum: Tensor  # [B] float64: weighted state entropies so far, nats
+    entropy_weight: Tensor  # [B] float64: their weights
+    entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
+    log_entropy_sum: Tensor  # [B] float64: weighted logarithms of the state entropies so far, each up to an EOS
+    log_entropy_weight: Tensor  # [B] float64: their weights
+    log_weight: Tensor  # [B] float64: accumulated since the last resampling
+    said: Tensor  # [B, L] float64: log-probability of a token when it was written, in the model's distribution, nats
+    score: Tensor  # [B] float64: what the potential's score was when it was last asked
+    vocab: Vocab
+    particles: int
+    padded: bool  # whether any row has padding
+    cache: Cache | None = None
+
+    @property
+    def masked(self) -> Tensor:  # [B, L] bool
+        """The masked set M_t."""
+        return (self.tokens == self.vocab.mask) & self.writable
+
+    @property
+    def columns(self) -> Tensor:  # [B, L] int64
+        """Columns counted from the first real token; padding has -1."""
+        return self.attend.long().cumsum(1) - 1
+
+    @property
+    def rank(self) -> Tensor:  # [B, L] int64
+        """Writable positions counted from the left: 0, 1, 2, … (meaningless elsewhere)."""
+        return self.writable.long().cumsum(1) - 1
+
+    @property
+    def open(self) -> Tensor:  # [B] int64
+        """How many positions were open at the start."""
+        return self.writable.sum(1)
+
+    @property
+    def path_entropy(self) -> Tensor:  # [B] float64, nats
+        """H_DE so far: the mean state entropy over the states that were inputs of a step and had masks."""
+        return self.entropy_sum / self.entropy_weight
+
+    @property
+    def surprise(self) -> Tensor:  # [B] float64, nats a position
+        """The geometric mean of what was foreseen, the geometric mean of the state entropies so far, and of what was
+        met, the mean of -log p of the tokens at the open positions. What follows an EOS counts in neither: it costs
+        nothing, and short texts would win."""
+        foreseen = self.log_entropy_sum / self.log_entropy_weight
+        counted = self.writable & ~tail(self)
+        met = -self.said.where(counted, 0.0).sum(1) / counted.sum(1).clamp(min=1)
+        return ((foreseen + met.clamp(min=NOTHING).log()) / 2).exp()
+
+    @property
+    def log_prob(self) -> Tensor:  # [B] float64, nats
+        """Of the tokens written so far that stand."""
+        return self.said.sum(1)
+
+    def replace(self, **changes: Any) -> State:
+        """A new State with these fields."""
+        return dataclasses.replace(self, **changes)
+
+    def take(self, rows: Tensor) -> State:  # rows [R]
+        """These rows, contents and slot together."""
+        moved = {
+            field.name: getattr(self, field.name)[rows]
+            for field in dataclasses.fields(self)
+            if isinstance(getattr(self, field.name), Tensor) or (field.name == "cache" and self.cache is not None)
+        }
+        return dataclasses.replace(self, **moved)
+
+    def resample(self, ancestors: Tensor) -> State:  # ancestors [B]
+        """Every row takes its ancestor's contents and keeps its own slot, so that twins part at once."""
+        return self.take(ancestors).replace(slot=self.slot)
+
+    def uniform(self, step: Step, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
+        """One uniform per position."""
+        return dice.uniform(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
+
+    def gumbel(self, step: Step, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
+        """One standard Gumbel number per position."""
+        return dice.gumbel(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
+
+
+def one_of(tokens: Tensor, ids: tuple[int, ...]) -> Tensor:  # bool
+    """Which tokens are among a few ids; nothing is sent to the device for it."""
+    found = torch.zeros_like(tokens, dtype=torch.bool)
+    for number in ids:
+        found = found | (tokens == number)
+    return found
+
+
+def tail(state: State) -> Tensor:  # [B, L] bool
+    """Positions after a decided EOS, up to the end of its hole."""
+    previous = torch.nn.functional.pad(state.writable, (1, 0))[:, :-1]
+    hole = (state.writable & ~previous).long().cumsum(1)  # 1, 2, … from the left
+    ends = torch.where(one_of(state.tokens, state.vocab.eos) & state.writable, hole, 0).cummax(1).values
+    return state.writable & (torch.nn.functional.pad(ends, (1, 0))[:, :-1] == hole)
+
+
+def begin(
+    tokens: Tensor,  # [P, L] int64
+    writable: Tensor,  # [P, L] bool
+    attend: Tensor,  # [P, L] bool
+    keys: Tensor,  # [P] int64
+    vocab: Vocab,
+    particles: int,
+    steps: int | None = None,
+) -> State:
+    """The first State of a walk: every prompt `particles` times; `steps` None means one position a step."""
+    rows = len(tokens) * particles
+
+    def spread(x: Tensor) -> Tensor:
+        return x.repeat_interleave(particles, 0)
+
+    slot = torch.arange(particles, device=tokens.device).repeat(len(tokens))
+    zero = torch.zeros(rows, dtype=torch.float64, device=tokens.device)
+    budget = writable.sum(1) if steps is None else torch.full_like(keys, steps)
+    return State(
+        tokens=spread(tokens),
+        writable=spread(writable),
+        attend=spread(attend),
+        key=spread(keys),
+        slot=slot,
+        budget=spread(budget),
+        origin=slot,
+        time=zero + 1,
+        entropy_sum=zero,
+        entropy_weight=zero,
+        entropy=zero + torch.nan,
+        log_entropy_sum=zero,
+        log_entropy_weight=zero,
+        log_weight=zero,
+        said=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
+        score=zero,
+        vocab=vocab,
+        particles=particles,
+        padded=not bool(attend.all()),
+    )
+
+
+def remember(before: State, after: State, ahead: Tensor, counts: Tensor, weighed: str) -> State:
+    """Add a step's state entropy, and that `ahead` [B] of an EOS, to the paths that it `counts` [B] in: with weight 1,
+    or, `weighed` by time, with the share of open positions decided."""
+    weight = counts.double()
+    if weighed == "time":
+        weight = weight * (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0) / before.open.clamp(min=1)
+    entropy = before.entropy.where(counts, 1.0)  # what does not count has weight 0
+    some = weight.where(ahead.isfinite(), 0.0)
+    return after.replace(
+        entropy_sum=before.entropy_sum + entropy * weight,
+        entropy_weight=before.entropy_weight + weight,
+        log_entropy_sum=before.log_entropy_sum + ahead.where(some > 0, 1.0).clamp(min=NOTHING).log() * some,
+        log_entropy_weight=before.log_entropy_weight + some,
+    )

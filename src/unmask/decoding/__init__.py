@@ -1,0 +1,1 @@
+"""A Recipe and a prompt -> Results and a trace."""

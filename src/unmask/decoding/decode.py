@@ -1,0 +1,301 @@
+"""Model × prompt or canvas × Recipe -> Result: walk to the end and choose."""
+
+from __future__ import annotations
+
+import json
+import operator
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unmask.core import step as engine
+from unmask.core.denoiser import Denoiser
+from unmask.core.entropy import bits
+from unmask.core.gpu.recorded import walk
+from unmask.core.state import State, Vocab
+from unmask.core.step import Moment, Rules
+from unmask.core.turn import Sampler
+from unmask.decoding import background
+from unmask.decoding import trace as traces
+from unmask.decoding.prompt import Canvas, Text, from_canvas, from_prompt, start
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.result import Particle as Particle
+from unmask.decoding.result import Result as Result
+from unmask.decoding.trace import Event
+from unmask.errors import InputError, many
+from unmask.models.cache import cached, is_cached
+from unmask.models.wrap import Guided
+from unmask.search import Resampled, Search
+from unmask.search.choosers import ASKS, CHOOSERS
+
+Answer = Callable[[str], Hashable | None]
+Watch = Callable[[Event], None]
+
+
+def decode(
+    model: Denoiser,
+    prompt: Text | None = None,
+    *,
+    canvas: Text | None = None,
+    recipe: Recipe = Recipe(),
+    answer: Answer | None = None,
+    trace: str | Path | None = None,
+    watch: Watch | None = None,
+) -> Result:
+    """Generate `recipe.length` positions after a prompt, or fill the holes of a canvas.
+
+    `answer` gives the answer of a text, for the vote. `trace` is a file for the events, `watch` is called with each.
+    """
+    prompts = None if prompt is None else [prompt]
+    canvases = None if canvas is None else [canvas]
+    if prompts is None and canvases is None:
+        prompts = [""]
+    return decode_batch(model, prompts, canvases=canvases, recipe=recipe, answer=answer, trace=trace, watch=watch)[0]
+
+
+@torch.no_grad()
+def decode_batch(
+    model: Denoiser,
+    prompts: Sequence[Text] | None = None,
+    *,
+    canvases: Sequence[Text] | None = None,
+    recipe: Recipe = Recipe(),
+    seeds: Sequence[int] | None = None,
+    answer: Answer | Sequence[Answer] | None = None,
+    trace: str | Path | None = None,
+    watch: Watch | None = None,
+    logprobs: int | None = None,
+) -> list[Result]:
+    """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place).
+
+    `answer` may be a list, one function for each. With `logprobs`, events hold the log-probabilities of the tokens
+    written, and of so many most probable ones beside each.
+    """
+    began = time.perf_counter()
+    _check_kinds(recipe, answer, (prompts, canvases, seeds))
+    if logprobs is not None and trace is None and watch is None:
+        raise InputError("logprobs has no effect where nobody listens", "give trace or watch, or leave it out")
+    rows = layout(model, prompts, canvases, recipe)
+    asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
+    if len(asked) != len(rows):
+        raise InputError(f"{many(len(asked), 'function')} for {many(len(rows), 'prompt')}", "give one answer each")
+    keys = _keys(recipe, seeds, len(rows))
+    denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
+    moments: list[tuple[Tensor, Resampled | None]] = []
+    with ExitStack() as stack:
+        tell = _listeners(stack, model, trace, watch)
+        if tell:
+            tell(_start_event(denoiser, rows, recipe, keys, search.particles))
+        for moment in _walk(denoiser, state, sampler, search, rules, logprobs is not None):
+            if tell:
+                tell(traces.step_event(moment, denoiser.head, logprobs))
+            moments.append((moment.entropy, moment.resampled))
+            state, tally = moment.state, moment.tally
+        particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments))
+        answers = _answers(particles, asked) if search.choose in ASKS else []
+        chosen = CHOOSERS[search.choose](state, answers)
+        evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), torch.zeros(len(rows)).double())
+        k, seconds = search.particles, time.perf_counter() - began
+        results = [
+            Result(
+                particles[place * k : place * k + k],
+                winner,
+                recipe,
+                keys[place],
+                int(tally.calls[place]),
+                int(tally.evaluations.view(-1, k)[place].sum()),
+                float(evidence[place]),
+                seconds,
+            )
+            for place, winner in enumerate(chosen.tolist())
+        ]
+        if tell:
+            tell(_end_event(results, search.choose))
+    return results
+
+
+# --- before the walk -------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    model: Denoiser, rows: Sequence[Canvas], keys: Sequence[int], recipe: Recipe
+) -> tuple[Denoiser, State, Sampler, Search, Rules]:
+    """What `walk` takes, after every check that needs no network."""
+    denoiser = model if recipe.cache_block is None else cached(model, recipe.cache_block)
+    denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
+    if is_cached(denoiser):
+        recipe.check_cache()
+    sampler, search = recipe.build_sampler(), recipe.build_search()
+    if recipe.background is not None:
+        background.load(recipe.background).check(model)
+    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
+    state = start(denoiser, rows, keys, sampler, search.particles)
+    return denoiser, state, sampler, search, rules
+
+
+def _walk(
+    denoiser: Denoiser, state: State, sampler: Sampler, search: Search, rules: Rules, keeps: bool
+) -> Iterator[Moment]:
+    """The walk; one that keeps hidden states is never recorded."""
+    if keeps:
+        return engine.walk(denoiser, state, sampler, search, rules, keeps=True)
+    return walk(denoiser, state, sampler, search, rules)
+
+
+def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> None:
+    """Refuse arguments of the wrong kind, and an answer that nobody would ask for."""
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"recipe is a {type(recipe).__name__}", "give a Recipe, or Recipe.from_dict of a dict")
+    for given in lists:
+        if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
+            raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
+    if answer is not None and recipe.build_search().choose not in ASKS:
+        raise InputError(f"answer has no effect on search {recipe.search}", "choose by vote, or leave it out")
+
+
+def layout(
+    model: Denoiser, prompts: Sequence[Text] | None, canvases: Sequence[Text] | None, recipe: Recipe
+) -> list[Canvas]:
+    """The rows to decode."""
+    if (prompts is None) == (canvases is None):
+        raise InputError("give prompts or canvases", "one of the two")
+    given = list(prompts if prompts is not None else canvases or [])
+    if canvases is not None and recipe.length is not None:
+        raise InputError("length has no effect on a canvas", "its holes say how much is generated")
+    rows = [_row(place, len(given), model, text, recipe, prompts is not None) for place, text in enumerate(given)]
+    if recipe.guidance > 0 and all(set(row.tokens) == {model.vocab.mask} for row in rows):
+        raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
+    return rows
+
+
+def _row(place: int, rows: int, model: Denoiser, text: Text, recipe: Recipe, prompted: bool) -> Canvas:
+    """One row; an error says which of many it is about."""
+    try:
+        return from_prompt(model, text, recipe.length) if prompted else from_canvas(model, text)
+    except InputError as error:
+        if rows == 1:
+            raise
+        raise InputError(f"{'prompt' if prompted else 'canvas'} {place + 1}: {error.message}", error.hint) from None
+
+
+def _keys(recipe: Recipe, seeds: Sequence[int] | None, rows: int) -> list[int]:
+    """A seed for each row."""
+    try:
+        keys = [recipe.seed + row for row in range(rows)] if seeds is None else [operator.index(s) for s in seeds]
+    except TypeError:
+        raise InputError(f"the seeds are {seeds}", "give integers") from None
+    if len(keys) != rows:
+        raise InputError(f"{many(len(keys), 'seed')} for {many(rows, 'prompt')}", "give one seed each")
+    return keys
+
+
+# --- after the walk --------------------------------------------------------------------------------------------------
+
+
+def _along(moments: Sequence[tuple[Tensor, Resampled | None]]) -> list[list[float | None]]:
+    """State entropies of every final row along its ancestry, in bits; found by walking back."""
+    row = torch.arange(len(moments[0][0]), device=moments[0][0].device)
+    back: list[Tensor] = []
+    for entropy, resampled in reversed(moments):
+        row = row if resampled is None else resampled.ancestors[row]
+        back.append(entropy[row])
+    return [traces.finite(path) for path in bits(torch.stack(back[::-1], 1)).tolist()]
+
+
+def _particles(
+    model: Denoiser, rows: Sequence[Canvas], state: State, steps: list[int], paths: list[list[float | None]]
+) -> list[Particle]:
+    kept = (state.tokens, bits(state.path_entropy), state.origin, state.log_prob, state.surprise)
+    found = []
+    for row, (tokens, entropy, origin, *score) in enumerate(zip(*(one.tolist() for one in kept), strict=True)):
+        canvas = rows[row // state.particles]
+        tokens = tokens[len(tokens) - len(canvas.tokens) :]
+        text = model.tokenizer.decode([tokens[column] for column in shown(tokens, canvas, state.vocab)])
+        found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin, *score))
+    return found
+
+
+def shown(tokens: Sequence[int], canvas: Canvas, vocab: Vocab) -> list[int]:
+    """The columns that make up the text: what follows the prompt; in each hole, what comes before its first EOS."""
+    columns, ended = [], False
+    for column in range(canvas.given, len(tokens)):
+        hole = canvas.tokens[column] == vocab.mask
+        ended = hole and (ended or tokens[column] in vocab.eos)
+        if not ended:
+            columns.append(column)
+    return columns
+
+
+def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[Hashable | None]:
+    each = len(particles) // len(asked)
+    pairs = [(particle.text, asked[place // each]) for place, particle in enumerate(particles)]
+    found = [text if answer is None else answer(text) for text, answer in pairs]
+    for one in found:
+        if not isinstance(one, Hashable):
+            raise InputError(
+                f"answer gave a {type(one).__name__}", "give what can be compared: a text, a number, a tuple"
+            )
+    return found
+
+
+# --- events that only a whole decode knows ---------------------------------------------------------------------------
+
+
+def _listeners(stack: ExitStack, model: Denoiser, trace: str | Path | None, watch: Watch | None) -> Watch | None:
+    """One function that writes an event to the trace file and hands it to the watcher; None if nobody listens."""
+    if trace is None and watch is None:
+        return None
+    spell = traces.spelling(model.tokenizer, model.vocab)
+    if trace is None:
+        return lambda event: watch(spell(event)) if watch else None
+    try:
+        file = stack.enter_context(Path(trace).open("w", buffering=1, encoding="utf-8"))  # noqa: SIM115
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise InputError(
+            f"cannot write the trace {str(trace)!r}", getattr(error, "strerror", None) or str(error)
+        ) from None
+
+    def tell(event: Event) -> None:
+        event = spell(event)
+        file.write(json.dumps(event) + "\n")
+        if watch is not None:
+            watch(event)
+
+    return tell
+
+
+def _start_event(denoiser: Denoiser, rows: Sequence[Canvas], recipe: Recipe, seeds: list[int], particles: int) -> Event:
+    return {
+        "event": "start",
+        "version": traces.VERSION,
+        "model": denoiser.name,
+        "recipe": recipe.to_dict(),
+        "seeds": seeds,
+        "particles": particles,
+        "mask": denoiser.vocab.mask,
+        "canvases": [row.tokens for row in rows],
+        "given": [row.given for row in rows],
+    }
+
+
+def _end_event(results: Sequence[Result], choose: str) -> Event:
+    everyone = [particle for result in results for particle in result.particles]
+    return {
+        "event": "end",
+        "choose": choose,
+        "chosen": [result.chosen for result in results],
+        "path_entropy": [particle.path_entropy for particle in everyone],
+        "log_prob": traces.finite(particle.log_prob for particle in everyone),
+        "surprise": traces.finite(particle.surprise for particle in everyone),
+        "texts": [particle.text for particle in everyone],
+        "steps": [particle.steps for particle in everyone],
+        "calls": [result.calls for result in results],
+        "evaluations": [result.evaluations for result in results],
+        "log_evidence": [result.log_evidence for result in results],
+        "lineages": [result.lineages for result in results],
+        "seconds": results[0].seconds,
+    }

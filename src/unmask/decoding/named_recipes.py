@@ -1,0 +1,105 @@
+"""recipes.toml, the paper's configurations -> RECIPES: name -> Shipped, a recipe with its model and its place there."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from unmask.decoding.recipe import KINDS, Recipe
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Table = Mapping[str, Any]
+NEEDS = {"pc": ("background",)}  # sampler -> settings that depend on a file of the user's
+LETTERS = {"particles": "K", "every": "Δ", "candidates": "c", "beams": "s"}  # the paper's, by which it tells rows apart
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """One way of decoding that the paper reports."""
+
+    name: str
+    about: str  # task, row and table of the paper
+    model: str  # hub id
+    chat: bool  # whether prompts went through the model's chat template
+    needs: tuple[str, ...]  # settings that the user must give
+    settings: dict[str, Any]  # all others
+    prompted: bool = True  # False: text from nothing
+
+    def recipe(self, **given: Any) -> Recipe:
+        """The Recipe, with what it needs and any change: `recipe(background="llada.json")`."""
+        return Recipe.from_dict({**self.settings, **given})
+
+    def command(self) -> str:
+        """The command line that runs it; PROMPT and FILE stand for what the user gives."""
+        words = ["unmask", "generate", *(["PROMPT"] if self.prompted else []), "--recipe", self.name]
+        words += ["--model", self.model, "--device", "cuda", *(["--chat"] if self.chat else [])]
+        for need in self.needs:
+            words += [f"--{need.replace('_', '-')}", "FILE"]
+        return shlex.join(words)
+
+
+def _read(text: str) -> dict[str, Shipped]:
+    """All combinations of all models."""
+    made = [one for model, table in tomllib.loads(text).items() for one in _combine(model, table)]
+    return {one.name: one for one in made}
+
+
+def _combine(model: str, table: Table) -> Iterator[Shipped]:
+    """Tasks × rows × (no search and each search), where they go together."""
+    searches = {"": {}, **table.get("searches", {})}
+    for task in _columns(table.get("tasks", {})):
+        for row, how in table["rows"].items():
+            for search, over in searches.items():
+                parts = (how, over)
+                if not _fits(row, over.get("rows")) or not all(_fits(task["name"], one.get("tasks")) for one in parts):
+                    continue
+                names = filter(None, (model, task["name"], row, search))
+                yield _shipped("-".join(names), table, task, parts)
+
+
+def _shipped(name: str, table: Table, task: Table, parts: tuple[Table, Table]) -> Shipped:
+    """Settings of the model, then of the task, then of the row, then of the search."""
+    takes = " ".join(one.get("takes", "") for one in (table, *parts)).split()
+    settings = {**table.get("all", {}), **{key: task[key] for key in takes}}
+    settings |= {key: value for one in parts for key, value in one.items() if key in KINDS}
+    return Shipped(
+        name,
+        _about(table, task, parts, settings),
+        table["model"],
+        chat=task.get("chat", False),
+        needs=NEEDS.get(settings["sampler"], ()),
+        settings={key: settings[key] for key in KINDS if key in settings},
+        prompted=table.get("prompted", True),
+    )
+
+
+def _about(table: Table, task: Table, parts: tuple[Table, Table], settings: Table) -> str:
+    """`GSM8K, PC-Sampler w/ E-SMC (K=5, Δ=64): Table 2, settings in Table 3`."""
+    row = " w/ ".join(one["row"] for one in parts if one)
+    sizes = ", ".join(f"{letter}={settings[key]}" for key, letter in LETTERS.items() if key in settings)
+    where = [one["table"] for one in (table, task, *parts) if "table" in one][-1]
+    place = f"Table {where}" if isinstance(where, int) else where
+    more = f", settings in Table {table['settings']}" if "settings" in table else ""
+    return f"{task.get('about', table.get('about'))}, {row}{f' ({sizes})' if sizes else ''}: {place}{more}"
+
+
+def _columns(tasks: Table) -> list[dict[str, Any]]:
+    """A table of columns -> one table for each task; one task without a name where there are none."""
+    if not tasks:
+        return [{"name": ""}]
+    return [dict(zip(tasks, values, strict=True)) for values in zip(*tasks.values(), strict=True)]
+
+
+def _fits(name: str, only: str | None) -> bool:
+    return only is None or name in only.split()
+
+
+RECIPES: dict[str, Shipped] = _read(files("unmask").joinpath("decoding/recipes.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,149 @@
+"""Prompts and canvases, as text or ids -> the first State: left-padded, prompts × particles."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unmask.core.denoiser import Chats, Denoiser
+from unmask.core.state import State, begin
+from unmask.core.turn import Sampler
+from unmask.errors import InputError, SettingError, many
+from unmask.models import memory
+from unmask.models.cache import Cached
+from unmask.models.tokenizers import Numbers
+from unmask.models.wrap import layers
+
+MARKER = "[MASK]"  # one hole; [MASK*8] is eight
+HOLE = re.compile(r"(\[MASK(?:\*\d{1,18})?\])")
+Text = str | Sequence[int] | Sequence[Mapping[str, str]]  # text, token ids, or a dialogue of roles and contents
+
+
+@dataclass(frozen=True)
+class Canvas:
+    """One row to decode: ids with the mask id at every open position."""
+
+    tokens: list[int]
+    given: int  # leading tokens that are a prompt: the text of the result begins after them
+
+
+def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:
+    """A prompt, then `length` masks."""
+    if length is None or length < 1:
+        raise InputError(f"length is {length}", "say how many positions to generate, at least 1")
+    ids = encode(denoiser, prompt)
+    _check_fits(denoiser, len(ids) + length, "shorten the prompt or the length")
+    if denoiser.vocab.mask in ids:
+        raise InputError(
+            f"the prompt holds the mask id {denoiser.vocab.mask} at position {ids.index(denoiser.vocab.mask)}",
+            "give text with holes as canvas",
+        )
+    return Canvas([*ids, *[denoiser.vocab.mask] * length], len(ids))
+
+
+def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
+    """Text with markers, or ids with the mask id, at the open positions."""
+    way_out = "make the canvas shorter"
+    tokens: list[int] = []
+    for part in HOLE.split(canvas) if isinstance(canvas, str) else [canvas]:
+        if isinstance(part, str) and HOLE.fullmatch(part):
+            width = int(part[6:-1] or 1)
+            _check_fits(denoiser, len(tokens) + width, way_out)
+            tokens += [denoiser.vocab.mask] * width
+        else:
+            tokens += encode(denoiser, part)
+    _check_fits(denoiser, len(tokens), way_out)
+    if denoiser.vocab.mask not in tokens:
+        raise InputError("the canvas has no hole", f"write {MARKER} (or [MASK*8] for eight) where text is missing")
+    return Canvas(tokens, 0)
+
+
+def encode(denoiser: Denoiser, text: Text) -> list[int]:
+    """Token ids of a text, of a dialogue, or as they are given."""
+    hint = "give a string, a list of integers, or a list of messages"
+    try:
+        parts: list[Any] = [] if isinstance(text, str) else list(text)
+        if parts and all(isinstance(part, Mapping) for part in parts):
+            text = _dialogue(denoiser, parts)
+        if isinstance(text, bytes) or any(isinstance(part, bool) for part in parts):
+            raise TypeError
+        ids = denoiser.tokenizer.encode(text) if isinstance(text, str) else [operator.index(part) for part in parts]
+    except TypeError:
+        raise InputError(f"{text!r} is neither text nor token ids", hint) from None
+    known = max(denoiser.head.width, denoiser.vocab.mask + 1)
+    for token in ids:
+        if not 0 <= token < known:
+            raise InputError(f"token id {token} is outside the vocabulary", f"ids go from 0 to {known - 1}")
+    return ids
+
+
+def _dialogue(denoiser: Denoiser, messages: Sequence[Mapping[str, str]]) -> str:
+    """The messages as the model's chat template writes them."""
+    for message in messages:
+        if set(message) != {"role", "content"} or not all(isinstance(part, str) for part in message.values()):
+            raise InputError(f"{dict(message)!r} is no message", "give {'role': 'user', 'content': '…'}")
+    if isinstance(denoiser.tokenizer, Numbers):
+        raise InputError(f"{denoiser.name} has no tokenizer, so no chat template", "load it with one: tokenizer=…")
+    if not isinstance(denoiser.tokenizer, Chats):
+        raise InputError(f"{denoiser.name} has no chat template", "give the prompt as text")
+    return denoiser.tokenizer.chat(messages)
+
+
+def start(
+    denoiser: Denoiser, canvases: Sequence[Canvas], seeds: Sequence[int], sampler: Sampler, particles: int
+) -> State:
+    """The first State, after every check that needs no network."""
+    if not canvases:
+        raise InputError("there is nothing to decode", "give at least one prompt or canvas")
+    longest = max(len(canvas.tokens) for canvas in canvases)
+    _check_fits(denoiser, longest, "make the canvas shorter")
+    _check_blocks(denoiser, canvases, sampler)
+    _check_memory(denoiser, len(canvases), particles, longest)
+    vocab = denoiser.vocab
+    tokens = torch.tensor([[vocab.pad] * (longest - len(c.tokens)) + c.tokens for c in canvases])
+    attend = torch.tensor([[False] * (longest - len(c.tokens)) + [True] * len(c.tokens) for c in canvases])
+    writable = (tokens == vocab.mask) & attend
+    keys = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])  # any integer, folded into 64 bits
+    tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
+    return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
+
+
+def _check_fits(denoiser: Denoiser, length: int, way_out: str) -> None:
+    """Refuse a canvas that the model or the memory cannot take, before it is laid out."""
+    if denoiser.limit is not None and length > denoiser.limit:
+        raise InputError(
+            f"a canvas of {length} positions is longer than {denoiser.name} allows ({denoiser.limit})", way_out
+        )
+    _check_memory(denoiser, 1, 1, length)
+
+
+def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampler) -> None:
+    """Every block needs a step of its own."""
+    if sampler.steps is None or sampler.block_length is None:
+        return
+    blocks = max(-(-canvas.tokens.count(denoiser.vocab.mask) // sampler.block_length) for canvas in canvases)
+    if sampler.steps < blocks:
+        raise SettingError(
+            f"{many(sampler.steps, 'step is', 'steps are')} fewer than the {blocks} blocks",
+            "raise steps or block_length",
+        )
+
+
+def _check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int) -> None:
+    """Refuse what cannot fit: canvases, their numbers, three copies of the hidden states, kept keys and values."""
+    weight = denoiser.head.weight
+    hidden = (weight.shape[1] * weight.element_size()) if weight is not None else denoiser.head.width * 8
+    kept = sum(2 * layer.position_bytes for layer in layers(denoiser) if isinstance(layer, Cached))  # old and new
+    need = prompts * particles * length * (denoiser.cost * (3 * hidden + kept) + 128)  # 128: tokens, flags, numbers
+    free = memory.free(denoiser.device)
+    if need > free:
+        raise SettingError(
+            f"{prompts} × {particles} particles of {length} positions need about {need / 2**30:,.1f} GiB, "
+            f"{free / 2**30:,.1f} GiB are free",
+            "lower particles, length or the number of prompts",
+        )

@@ -1,0 +1,1 @@
+"""Many questions -> rows, figures and tables."""

@@ -1,0 +1,1 @@
+"""The model `unmask` of lm-evaluation-harness."""

@@ -1,0 +1,8 @@
+"""The paper's tables and figures as experiments: a TOML file each -> cells -> rows -> a table and figures.
+
+EXPERIMENTS: name -> Experiment;  run(experiment, place, folder) -> figures of every cell;  table, draw: what is read
+"""
+
+from unmask.evaluate.paper.plan import EXPERIMENTS, Cell, Experiment, Place
+
+__all__ = ["EXPERIMENTS", "Cell", "Experiment", "Place"]

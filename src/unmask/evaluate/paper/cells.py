@@ -1,0 +1,295 @@
+"""Experiment × place × folder -> the rows of every cell, resumed where they are there, and their figures."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.cli import show
+from unmask.decoding.decode import decode_batch
+from unmask.decoding.recipe import Recipe
+from unmask.errors import InputError
+from unmask.evaluate import compare, rows
+from unmask.evaluate import run as bench
+from unmask.evaluate.header import origin
+from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
+from unmask.evaluate.paper.plan import Cell, Experiment, Place
+from unmask.models import Denoiser, fingerprint, load, on_device
+from unmask.models.compiled import compiled
+from unmask.models.wrap import Chunked
+from unmask.tasks import TASKS, shots
+from unmask.tasks.puzzles import held_out
+
+Figures = dict[str, Any]
+REPEATS = 3  # of a runtime, of which the median counts; fewer where they take more than ENOUGH seconds together
+ENOUGH = 30.0
+SAMPLES = {"cpu": 8, "cuda": 512}  # rows of text decoded at a time, at most
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is run where."""
+
+    experiment: Experiment
+    place: Place
+    folder: Path
+    device: str = "cpu"
+    dtype: str | None = None  # None: the model's own
+    compile: bool = False
+    limit: int | None = None  # questions or samples of a cell
+    model: str | None = None  # instead of the place's
+    data: str | None = None  # the questions; puzzles are made without
+    shots: str | None = None  # worked examples, where the task draws them from a file
+    background: str | None = None  # of PC-Sampler, for models that bring none
+    judge: Callable[[], Judge] | None = None  # None: texts are sampled and not judged
+
+    def recipe(self, cell: Cell) -> Recipe:
+        return self.experiment.recipe(cell, self.place, self.background)
+
+    @property
+    def n(self) -> int | None:
+        return self.limit or self.place.n
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return self.experiment.at(self.place)
+
+    def rows(self, about: Figures, ending: str = "rows") -> str:
+        """The file of a run: the same for the same run, whichever experiments it is a cell of."""
+        said = json.dumps({name: about.get(name) for name in rows.SAME}, sort_keys=True)
+        folder = self.folder / "rows"
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder / f"{about['task']}-{hashlib.sha256(said.encode()).hexdigest()[:12]}.{ending}.jsonl")
+
+
+def run(job: Job) -> list[Figures]:
+    """The figures of every cell, in order."""
+    model = load(job.model or job.place.model, job.device, job.dtype)
+    model = compiled(model) if job.compile else model
+    found = KINDS[job.experiment.measures(job.place)](job, model)
+    return [{"cell": cell.name, "labels": cell.labels, **one} for cell, one in zip(job.cells, found, strict=True)]
+
+
+def _each(job: Job, verb: str) -> Iterator[Cell]:
+    """The cells, one at a time; where no bar is seen, a line after each."""
+    for place, cell in enumerate(job.cells, 1):
+        yield cell
+        show.milestone(f"{job.place.name}: {verb} cell {place} of {len(job.cells)}, {cell.name}")
+
+
+def header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
+    """Where the rows of a cell come from."""
+    name = job.model or job.place.model
+    about = {"task": job.place.task or "text", "model": name, "weights": _weights(name), "dtype": job.dtype}
+    sha256 = None if data is None else hashlib.sha256(Path(data).read_bytes()).hexdigest()
+    where = origin(on_device(name, job.device))
+    return about | {
+        "data": data and Path(data).name,
+        "sha256": sha256,
+        "limit": job.limit,
+        **where,
+        "recipe": recipe.to_dict(),
+        "n": n,
+    }
+
+
+@lru_cache(maxsize=1)
+def _weights(name: str) -> str | None:
+    """Of large models it takes a while, and every cell has the same."""
+    return fingerprint(name)
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def _tasks(job: Job, model: Denoiser) -> list[Figures]:
+    assert job.place.task is not None
+    task, data = TASKS[job.place.task], job.data or made(job)
+    if task.puzzle is not None:
+        questions = bench.sift(task, bench.canvases(task, task.examples(data, job.n))).fit
+    else:
+        examples = task.examples(data)
+        pool = None if job.shots is None else task.examples(job.shots)
+        questions = bench.prompts(task, examples[: job.n], shots(task, examples, pool)[: job.n], task.chat)
+    graded: dict[str, list[bench.Row]] = {}
+    found = []
+    for cell in _each(job, "decoded"):
+        recipe = job.recipe(cell)
+        about = header(job, recipe, len(questions), data)
+        with rows.opened(job.rows(about), about) as kept:
+            if kept.missing:
+                with show.evaluating(len(questions), len(kept.kept), cell.name) as watch:
+                    bench.resume(task, model, questions, recipe, kept, watch=watch)
+            graded[cell.name] = sorted(compare.as_rows(kept, cell.name), key=lambda row: row.number)
+        found.append(_of_task(job, cell, graded) | _about(kept.header) | {"rows": Path(job.rows(about)).name})
+    return found
+
+
+def _of_task(job: Job, cell: Cell, graded: dict[str, list[bench.Row]]) -> Figures:
+    here = graded[cell.name]
+    base = job.experiment.baseline(cell)
+    said = bench.summary(here)
+    said["path_entropy_sd"] = statistics.pstdev([row.path_entropy for row in here])
+    return said | {"against": None if base is None else compare.against(graded[base.name], here)}
+
+
+def _about(header: dict[str, Any]) -> Figures:
+    return {
+        name: header.get(name) for name in ("model", "weights", "dtype", "recipe", "machine", "date", "commit", "data")
+    }
+
+
+def made(job: Job) -> str:
+    """A file of the place's puzzles, made once."""
+    how, n = dict(job.place.made), job.place.n or 100
+    if not how:
+        raise InputError(f"{job.place.name} needs its questions", "give them with --data FILE")
+    seed = int(how.pop("seed", 0))
+    words = "-".join(f"{name}-{value}" for name, value in {**job.place.made, "n": n}.items())
+    path = job.folder / f"{job.place.task}-{words}.txt"
+    if not path.exists():
+        lines = held_out.sudokus(n, seed=seed, **how) if "clues" in how else held_out.countdowns(n, seed=seed, **how)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with show.progress() as bar:
+            text = "".join(f"{line}\n" for line in bar.track(lines, n, description="making puzzles"))
+        begun = path.with_suffix(f".{os.getpid()}")  # another process may be making it, too
+        begun.write_text(text, encoding="utf-8")
+        begun.replace(path)
+    return str(path)
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def _texts(job: Job, model: Denoiser) -> list[Figures]:
+    n, found, seen = job.n or 256, [], {}
+    for cell in _each(job, "sampled"):
+        recipe = job.recipe(cell)
+        about = header(job, recipe, n)
+        with rows.opened(job.rows(about), about) as kept:
+            _sample(model, recipe, n, kept, cell.name)
+        mine = [row for row in kept.kept if int(row["number"]) < n]  # another experiment may have wanted more
+        seen[cell.name] = sorted(mine, key=lambda row: int(row["number"]))
+        found.append({"n": n, **{name: sum(row[name] for row in mine) for name in ("evaluations", "seconds")}})
+        found[-1] |= _about(kept.header) | {"rows": Path(job.rows(about)).name, "judged": job.rows(about, "judged")}
+    if job.judge is None:
+        return found
+    judge = job.judge()
+    opinions: dict[str, list[Figures]] = {}
+    for cell, one in zip(_each(job, "judged"), found, strict=True):
+        opinions[cell.name] = _judged(judge, seen[cell.name], cell.name, one["judged"])
+        base = job.experiment.baseline(cell)
+        one |= {"judge": judge.name, **figures(opinions[cell.name], "number")}
+        one["against"] = None if base is None else _gain(opinions[base.name], opinions[cell.name])
+    return found
+
+
+def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str) -> list[Figures]:
+    """What the judge finds about each sample, by both conventions."""
+    plain = ("number", "seed", "path_entropy")
+    samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in kept]
+    with show.progress() as bar:
+        task = bar.add_task(f"judging {name}", total=len(samples))
+        return judged(judge, samples, Rules("both"), path, lambda done: bar.update(task, completed=done))
+
+
+def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, name: str) -> None:
+    """Texts from nothing, as many as are missing."""
+    done = {int(row["number"]) for row in kept.kept}
+    todo = [number for number in range(n) if number not in done]
+    most = max(1, SAMPLES.get(model.device.type, 8) // recipe.build_search().particles)
+    size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
+    with show.progress() as bar:
+        task = bar.add_task(name, total=n, completed=len(done))
+        for begin in range(0, len(todo), size):
+            some = todo[begin : begin + size]
+            results = decode_batch(
+                model, [""] * len(some), recipe=recipe, seeds=[recipe.seed + number for number in some]
+            )
+            kept.add(
+                {
+                    "number": number,
+                    "seed": one.seed,
+                    "text": one.text,
+                    "tokens": one.tokens,
+                    "path_entropy": one.path_entropy,
+                    "steps": one.steps,
+                    "calls": one.calls,
+                    "evaluations": one.evaluations,
+                    "seconds": one.seconds / len(some),
+                }
+                for number, one in zip(some, results, strict=True)
+            )
+            bar.advance(task, len(some))
+
+
+def _gain(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Figures:
+    """How much lower ln PPL and diversity are than the baseline's, sample by sample of equal seeds."""
+    dice, found = np.random.default_rng(0), {}
+    for name in ("ln_ppl", "diversity"):
+        lower = np.array([one[name] - two[name] for one, two in zip(first, second, strict=True)])
+        again = lower[dice.integers(0, len(lower), (1000, len(lower)))].mean(1)
+        low, high = np.quantile(again, [0.025, 0.975]).tolist()
+        found[name] = {"difference": -float(lower.mean()), "low": -high, "high": -low}
+    return found
+
+
+# --- runtime and paths -----------------------------------------------------------------------------------------------
+
+
+def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
+    found: dict[str, Figures] = {}  # by what is run: some cells are the same
+    for cell in _each(job, "timed"):
+        recipe = job.recipe(cell)
+        key = json.dumps([recipe.to_dict(), cell.how])
+        if key not in found:
+            asked = Chunked(model, 1) if cell.how == "sequential" else model
+            decode_batch(asked, [""], recipe=recipe.replace(steps=2))  # warms up
+            found[key] = _timed(asked, recipe, cell.name) | _about(header(job, recipe, REPEATS))
+    return [dict(found[json.dumps([job.recipe(cell).to_dict(), cell.how])]) for cell in job.cells]
+
+
+def _timed(model: Denoiser, recipe: Recipe, name: str) -> Figures:
+    """Seconds of a few decodes, and what one costs."""
+    times: list[float] = []
+    with show.progress() as bar:
+        task = bar.add_task(name, total=REPEATS)
+        while not times or (len(times) < REPEATS and sum(times) < ENOUGH):
+            began = time.perf_counter()
+            result = decode_batch(model, [""], recipe=recipe)[0]
+            times.append(time.perf_counter() - began)
+            bar.advance(task)
+    costs = {name: getattr(result, name) for name in ("steps", "calls", "evaluations")}
+    return {"n": len(times), "seconds": statistics.median(times), "times": times, **costs}
+
+
+def _paths(job: Job, model: Denoiser) -> list[Figures]:
+    found = []
+    for cell in _each(job, "decoded"):
+        recipe = job.recipe(cell)
+        result = decode_batch(model, [""], recipe=recipe)[0]
+        curves = [particle.state_entropy for particle in result.particles]
+        ends = [particle.path_entropy for particle in result.particles]
+        found.append({"n": 1, "chosen": result.chosen, "curves": curves, "path_entropies": ends})
+        found[-1] |= {name: getattr(result, name) for name in ("evaluations", "seconds")} | _about(
+            header(job, recipe, 1)
+        )
+    return found
+
+
+KINDS: dict[str, Callable[[Job, Denoiser], list[Figures]]] = {
+    "task": _tasks,
+    "text": _texts,
+    "runtime": _runtimes,
+    "paths": _paths,
+}

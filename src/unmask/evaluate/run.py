@@ -1,0 +1,310 @@
+"""Recipe × Task × model -> rows: what was said, both verdicts on it, its path entropy and what it cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unmask.core.denoiser import Denoiser
+from unmask.decoding.decode import Result, Watch, decode_batch
+from unmask.decoding.prompt import Text, from_prompt
+from unmask.decoding.recipe import Recipe
+from unmask.errors import InputError, ModelError, UnmaskError
+from unmask.evaluate.rows import Rows
+from unmask.evaluate.stats import auroc, wilson
+from unmask.search.choosers import ASKS
+from unmask.tasks import Example, Puzzle, Task, sandbox
+
+TOGETHER = {"cpu": 32, "cuda": 4096}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
+MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
+PROMPTED = {"cpu": 8, "cuda": 32}  # rows of a text: its canvases are longer, and its models larger
+
+
+@dataclass(frozen=True)
+class Question:
+    """One example as a model is asked it."""
+
+    number: int  # its place in the file, from 0
+    example: Example
+    ask: Text  # a prompt; of a puzzle, its canvas
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question, the answer to it, and what it cost."""
+
+    task: str
+    number: int
+    id: str
+    seed: int
+    puzzle: str | None  # of a puzzle, its text
+    prompt: str | None  # of a text, the beginning of its SHA-256
+    text: str  # all that was said
+    answer: str | None  # what it says is the answer
+    as_published: bool  # the verdict of the public grader
+    strict: bool  # it is right, whatever right answer others have in mind
+    fault: str | None  # why it could not be graded to the end
+    path_entropy: float  # bits
+    steps: int
+    calls: int
+    evaluations: int
+    tokens: int  # positions that were decided
+    seconds: float  # its share of the batch
+    surprise: float | None = None  # nats a position; None in rows that were written without it
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """Questions, and what was found about some of them, by their number in the file from 1."""
+
+    fit: list[Question]  # there is something to solve
+    skipped: dict[int, str]  # why there is not
+    strange: dict[int, str]  # what is unusual about some that fit
+
+    def remark(self) -> str | None:
+        """All that was found, in one line."""
+        parts = [
+            f"{len(found)} puzzle{'s are' if len(found) > 1 else ' is'} {fate}: {named(found)}"
+            for found, fate in ((self.skipped, "skipped"), (self.strange, "judged by the rules alone"))
+            if found
+        ]
+        return "; ".join(parts) or None
+
+
+def named(found: Mapping[int, str], most: int = 4) -> str:
+    """The first of some numbers, with what is said about them."""
+    some = [f"number {number} ({why})" for number, why in list(found.items())[:most]]
+    return ", ".join(some) + (f" and {len(found) - most} more" if len(found) > most else "")
+
+
+# --- questions -------------------------------------------------------------------------------------------------------
+
+
+def canvases(task: Task, examples: Sequence[Example]) -> list[Question]:
+    """What a model of a puzzle's own tokens is given."""
+    kind = puzzle_of(task)
+    boards = [kind.canvas(kind.parse(example.fields["input"])) for example in examples]
+    return [Question(place, *pair) for place, pair in enumerate(zip(examples, boards, strict=True))]
+
+
+def sift(task: Task, questions: Sequence[Question]) -> Sifted:
+    """Tell puzzles with something to solve from the others."""
+    found = Sifted([], {}, {})
+    kind = puzzle_of(task)
+    for one in questions:
+        try:
+            strange = kind.check(kind.parse(one.example.fields["input"]))
+        except InputError as error:
+            found.skipped[one.number + 1] = error.message
+            continue
+        found.fit.append(one)
+        if strange is not None:
+            found.strange[one.number + 1] = strange
+    if not found.fit:
+        raise InputError("no puzzle can be solved", named(found.skipped))
+    return found
+
+
+def prompts(task: Task, examples: Sequence[Example], shown: Sequence[Sequence[Example]], chat: bool) -> list[Question]:
+    """What a language model is given; `shown` are the worked examples of each question."""
+    asked = replace(task, chat=chat)
+    pairs = enumerate(zip(examples, shown, strict=True))
+    return [Question(place, example, asked.prompt(example, worked)) for place, (example, worked) in pairs]
+
+
+def puzzle_of(task: Task) -> Puzzle:
+    """How the embedded model of a task is asked."""
+    if task.puzzle is None:
+        raise InputError(f"{task.name} is no puzzle", "ask it with prompts")
+    return task.puzzle
+
+
+def suits(task: Task, model: Denoiser) -> None:
+    """Refuse a model of other tokens for a puzzle."""
+    if model.vocab.mask != puzzle_of(task).mask:
+        raise ModelError(f"{model.name} is no model of {task.name}", f"train one with `unmask train {task.name}`")
+
+
+# --- the run ---------------------------------------------------------------------------------------------------------
+
+
+def run(
+    task: Task,
+    model: Denoiser,
+    questions: Sequence[Question],
+    recipe: Recipe,
+    *,
+    done: Collection[int] = (),
+    batch: int | None = None,
+    insist: bool = False,
+    tell: Callable[[list[Row]], None] = lambda rows: None,
+    watch: Watch | None = None,
+) -> list[Row]:
+    """Every question decoded and graded, but for the numbers in `done`; number i has the seed recipe.seed + i.
+
+    `tell` is called with the rows of each batch, `watch` with every event of decoding. Batches are cut at the same
+    places whatever is done, so that a run that goes on rounds as one that was never stopped. `insist` grades programs
+    where the kernel cannot confine them.
+    """
+    if task.puzzle is not None:
+        suits(task, model)
+    elif recipe.length is None:
+        recipe = recipe.replace(length=task.length)
+    size = batch or together(task, model, recipe)
+    grade = grader(task, insist)
+    parts = [questions[begin : begin + size] for begin in range(0, len(questions), size)]
+    todo = [part for part in parts if any(one.number not in done for one in part)]
+    ready = [[_encoded(task, model, recipe, one) for one in part] for part in todo]  # before the long work
+    rows: list[Row] = []
+    for part, given in zip(todo, ready, strict=True):
+        results = _decoded(task, model, part, given, recipe, watch)
+        pairs = zip(part, given, results, strict=True)
+        new = [_row(task, *pair, len(part), grade) for pair in pairs if pair[0].number not in done]
+        tell(new)
+        rows += new
+    return rows
+
+
+def resume(
+    task: Task,
+    model: Denoiser,
+    questions: Sequence[Question],
+    recipe: Recipe,
+    kept: Rows,
+    *,
+    batch: int | None = None,
+    insist: bool = False,
+    watch: Watch | None = None,
+) -> None:
+    """`run` what a file of rows lacks, each batch kept as it comes."""
+    done = {int(row["number"]) for row in kept.kept}
+
+    def tell(new: list[Row]) -> None:
+        kept.add(vars(row) for row in new)
+
+    run(task, model, questions, recipe, done=done, batch=batch, insist=insist, tell=tell, watch=watch)
+
+
+def together(task: Task, model: Denoiser, recipe: Recipe) -> int:
+    """How many questions are decoded at a time."""
+    most = (PROMPTED if task.puzzle is None else TOGETHER).get(model.device.type, 32)
+    return max(1, most // recipe.build_search().particles)
+
+
+def _encoded(task: Task, model: Denoiser, recipe: Recipe, question: Question) -> list[int]:
+    """The prompt as ids, if there is room for it and an answer; a canvas as it is."""
+    if task.puzzle is not None:
+        return list(question.ask)  # type: ignore[arg-type]
+    try:
+        found = from_prompt(model, question.ask, recipe.length)
+    except InputError as error:
+        raise InputError(f"question {question.number + 1} of {task.name}: {error.message}", error.hint) from None
+    return found.tokens[: found.given]
+
+
+def _decoded(
+    task: Task,
+    model: Denoiser,
+    part: Sequence[Question],
+    given: Sequence[list[int]],
+    recipe: Recipe,
+    watch: Watch | None,
+) -> list[Result]:
+    seeds = [recipe.seed + one.number for one in part]
+    if task.puzzle is not None:
+        return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, watch=watch)
+    votes = recipe.build_search().choose in ASKS
+    answers = [_reader(task, one.example) for one in part] if votes else None
+    return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, watch=watch)
+
+
+def _reader(task: Task, example: Example) -> Callable[[str], str | None]:
+    return lambda text: task.extract(task.cut(text), example)
+
+
+def _row(task: Task, question: Question, given: list[int], found: Result, share: int, grade: Grade) -> Row:
+    puzzle, example = task.puzzle, question.example
+    text = found.text if puzzle is None else puzzle.answer(found.tokens)
+    published, strict, fault = grade(text, example)
+    return Row(
+        task=task.name,
+        number=question.number,
+        id=example.id,
+        seed=found.seed,
+        puzzle=None if puzzle is None else str(example.fields["input"]),
+        prompt=None if puzzle is not None else hashlib.sha256(json.dumps(question.ask).encode()).hexdigest()[:16],
+        text=text,
+        answer=task.extract(task.cut(text), example),
+        as_published=published,
+        strict=strict,
+        fault=fault,
+        path_entropy=found.path_entropy,
+        steps=found.steps,
+        calls=found.calls,
+        evaluations=found.evaluations,
+        tokens=len(found.tokens) - len(given) if puzzle is None else given.count(puzzle.mask),
+        seconds=found.seconds / share,
+        surprise=found.best.surprise,
+    )
+
+
+# --- grading ---------------------------------------------------------------------------------------------------------
+
+Grade = Callable[[str, Example], tuple[bool, bool, str | None]]
+
+
+def check(task: Task, insist: bool = False) -> None:
+    """Refuse a task that cannot be graded here, before the long work."""
+    task.ready()
+    if task.programs:
+        sandbox.run("pass", insist=insist)
+
+
+def grader(task: Task, insist: bool = False) -> Grade:
+    """What gives both verdicts, and why a text could not be graded to the end; programs run in the sandbox."""
+
+    def grade(text: str, example: Example) -> tuple[bool, bool, str | None]:
+        ends: list[str] = []
+
+        def program(code: str) -> sandbox.Outcome:
+            outcome = sandbox.run(code, limits=sandbox.Limits(task.seconds, MEMORY), insist=insist)
+            ends.append(outcome.why)
+            return outcome
+
+        try:
+            graded = task.running(program) if task.programs else task
+            published, strict = graded.grades(text, example)
+        except UnmaskError:  # something is missing here, which says nothing about the text
+            raise
+        except Exception as error:  # graders parse what models write
+            return False, False, f"grading failed: {type(error).__name__}: {error}"[:200]
+        return published, strict, next((end for end in ends if end not in ("passed", "failed")), None)
+
+    return grade
+
+
+# --- the figures -----------------------------------------------------------------------------------------------------
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The figures of a run."""
+    n, seconds, tokens = len(rows), sum(row.seconds for row in rows), sum(row.tokens for row in rows)
+    surprises = [row.surprise for row in rows if row.surprise is not None]
+    found: dict[str, Any] = {"n": n}
+    for name in ("strict", "as_published"):
+        right = sum(getattr(row, name) for row in rows)
+        low, high = wilson(right, n)
+        found |= {name: right / n, f"{name}_low": low, f"{name}_high": high}
+    return found | {
+        "path_entropy_bits": sum(row.path_entropy for row in rows) / n,
+        "auroc": auroc([row.path_entropy for row in rows], [row.strict for row in rows]),
+        "auroc_surprise": auroc(surprises, [row.strict for row in rows]) if len(surprises) == n else None,
+        **{name: sum(getattr(row, name) for row in rows) for name in ("steps", "calls", "evaluations")},
+        "seconds": seconds,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds if seconds else None,
+        "failures": [{"number": row.number, "id": row.id, "fault": row.fault} for row in rows if row.fault],
+    }

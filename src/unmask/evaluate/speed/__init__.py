@@ -1,0 +1,1 @@
+"""What a step costs, against a floor measured in the same run."""

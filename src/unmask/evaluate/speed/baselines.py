@@ -1,0 +1,186 @@
+"""A canvas on its way -> what a step of unmask is compared with: the floor, and the step that public loops take.
+
+The floor is the network on every row, compiled where that helps, and one matrix product of the head with the masked
+positions: what a decoder that looks at every row cannot do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.core.denoiser import Denoiser, Head
+from unmask.core.state import State
+from unmask.models import memory
+from unmask.models.compiled import can_compile
+from unmask.models.files.checkpoint import said
+from unmask.models.transformer import Transformer
+
+Run = Callable[[], Tensor]  # the network on all rows: hidden states [R, L, D]
+EAGER, COMPILED, GRAPH = "eager", "compiled", "CUDA graph"
+COUNTS = 5  # numbers of masked positions at which the head is timed
+COPIES = 5  # float64 numbers for each logit that the public-style step holds at a time, at most
+
+
+# --- the network alone -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Backbones:
+    """Ways to run the same network on the same rows, and what else there is to say of them."""
+
+    runs: dict[str, Run]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def compiled(self) -> Run | None:
+        """The last that is compiled: the best of them."""
+        return next((run for name, run in reversed(self.runs.items()) if COMPILED in name), None)
+
+    @property
+    def plain(self) -> list[Run]:
+        """Those that take their memory anew with every call."""
+        return [run for name, run in self.runs.items() if GRAPH not in name]
+
+
+def backbones(model: Denoiser, state: State, cost: int, compile: bool) -> Backbones:
+    """Eager, compiled and, on a GPU, the last of them as a CUDA graph; what fails is left out, with a note.
+
+    `cost` is how often each row goes through the network: twice under guidance.
+    """
+    device = model.device
+    state = state.take(torch.arange(len(state.tokens), device=device).repeat(cost))
+    found = Backbones({EAGER: eager(model, state)})
+    if compile and isinstance(model, Transformer):
+        with _noted(found, "not compiled"):
+            found.runs[COMPILED] = _compiled(model, state)
+    elif compile:
+        found.notes.append(f"not compiled: {model.name} is no network of unmask's own")
+    if device.type == "cuda":
+        last = list(found.runs)[-1]
+        with _noted(found, "no CUDA graph"):
+            found.runs[f"{last}, {GRAPH}"] = _graph(found.runs[last], device)
+    return found
+
+
+@contextmanager
+def _noted(found: Backbones, what: str) -> Iterator[None]:
+    """Go on after any failure, which becomes a note: compilers raise all kinds of errors."""
+    try:
+        yield
+    except Exception as error:
+        found.notes.append(f"{what}: {said(error)}")
+
+
+def eager(model: Denoiser, state: State) -> Run:
+    """The network as it is, on these rows."""
+    if isinstance(model, Transformer):
+        forward, inputs = _forward(model), _inputs(model, state)
+        return lambda: forward(*inputs)
+    rows = torch.arange(len(state.tokens), device=model.device)
+    return lambda: model.look(state, rows)[0]
+
+
+def _compiled(model: Transformer, state: State) -> Run:
+    if not can_compile(model.device):
+        raise FileNotFoundError("there is no C++ compiler")
+    forward, inputs = torch.compile(_forward(model), dynamic=False), _inputs(model, state)
+    forward(*inputs)
+    return lambda: forward(*inputs)
+
+
+def _forward(model: Transformer) -> Callable[..., Tensor]:
+    network = model.network
+
+    def forward(tokens: Tensor, columns: Tensor, sigma: Tensor | None, *waves: Tensor) -> Tensor:
+        hidden: Tensor = network(tokens, columns, None, sigma, waves=waves or None)[0]
+        return hidden
+
+    return forward
+
+
+def _inputs(model: Transformer, state: State) -> tuple[Tensor | None, ...]:
+    """Of `_forward`; all that is the same in every step and every row is made here, once."""
+    columns = torch.arange(state.tokens.shape[1], device=model.device)[None]
+    sigma = None if model.noise is None else model.noise(torch.full_like(state.time, 0.5))
+    return state.tokens, columns, sigma, *(model.network.waves(columns) or ())
+
+
+def _graph(run: Run, device: torch.device) -> Run:
+    """The same kernels without their launches."""
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        hidden = run()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return hidden
+
+    return replay
+
+
+# --- the head alone --------------------------------------------------------------------------------------------------
+
+
+def products(head: Head, hidden: Tensor, counts: Sequence[int]) -> dict[int, Callable[[], object]]:
+    """Some of the numbers of masked positions of a run -> one plain matrix product of the head with as many."""
+    if head.weight is None:
+        return {}
+    weight, rows = head.weight.T, hidden.flatten(0, 1)
+    points = {int(point) for point in np.linspace(min(counts), max(counts), COUNTS)}
+    return {point: partial(torch.matmul, rows[:point], weight) for point in sorted(points)}
+
+
+def mean_ms(times: Mapping[int, float], counts: Sequence[int]) -> float:
+    """The mean over the steps of a run, each with its own number of masked positions, from the times of some."""
+    return float(np.interp(counts, list(times), list(times.values())).mean()) if times else 0.0
+
+
+# --- the public style ------------------------------------------------------------------------------------------------
+
+
+def public_step(run: Run, head: Head, state: State, temperature: float, reveal: int) -> Callable[[], object]:
+    """One step as public decoding loops take it: the vocabulary at every position, in float64, several times over.
+
+    Softmax, entropy, Gumbel noise where the temperature is above 0, and the most confident masked positions of each
+    row decided.
+    """
+    dice = torch.Generator(state.tokens.device).manual_seed(0)
+    tokens, masked = state.tokens, state.masked
+
+    def step() -> tuple[Tensor, Tensor]:
+        hidden = run()[: len(tokens)]
+        logits = hidden if head.weight is None else F.linear(hidden, head.weight, head.bias)
+        exact = logits.double()
+        noisy = exact
+        if temperature > 0:
+            noise = torch.rand(exact.shape, dtype=exact.dtype, device=exact.device, generator=dice)
+            noisy = exact.exp() / (-noise.log()) ** temperature
+        guess = noisy.argmax(2)
+        probability = exact.softmax(2)
+        entropy = -(probability * (probability + 1e-10).log()).sum(2)
+        confidence = probability.gather(2, guess[:, :, None])[:, :, 0].where(masked, -torch.inf)
+        places = confidence.topk(reveal, 1).indices
+        return tokens.scatter(1, places, guess.gather(1, places)), entropy
+
+    return step
+
+
+def check_public(head: Head, state: State) -> None:
+    """Refuse such a step where the host has no room for it; a GPU says so by itself."""
+    device = state.tokens.device
+    if device.type != "cuda" and state.tokens.numel() * head.width * 8 * COPIES > memory.free(device):
+        raise torch.OutOfMemoryError

@@ -1,0 +1,206 @@
+"""Known texts × model × Recipe -> their reference paths, revealed step by step, and paths that the model decodes.
+
+A reference path is a walk in which every token that is written is the true one. With the sampler `ancestral` that is
+the forward process seen backwards, the paper's Pr(τ): from time t to s a masked position is revealed with probability
+(t - s)/t, by itself. With other samplers it is the text revealed in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmask.core import beliefs
+from unmask.core import step as engine
+from unmask.core.beliefs import Draw, Drawn
+from unmask.core.denoiser import Denoiser, Head
+from unmask.core.entropy import bits
+from unmask.decoding.decode import Result, decode_batch, prepare
+from unmask.decoding.prompt import Canvas, Text, encode
+from unmask.decoding.recipe import Recipe, settings
+from unmask.errors import InputError, SettingError, many
+from unmask.evaluate.interval import Mean, mean
+from unmask.search import SEARCHES
+
+TOGETHER = {"cpu": 32, "cuda": 512}  # rows through the network at a time, at most: on a CPU more are no faster
+DRAWS = 8  # paths of each text, from which the spread is known well enough
+Tell = Callable[[int, int], None]  # texts done, texts in all
+
+
+@dataclass(frozen=True)
+class Known:
+    """A text whose tokens are known, and which of them are to be found."""
+
+    tokens: list[int]
+    open: list[bool]
+
+    def canvas(self, mask: int) -> list[int]:
+        """The ids with masks where it is open."""
+        return [mask if free else token for token, free in zip(self.tokens, self.open, strict=True)]
+
+
+@dataclass(frozen=True)
+class Path:
+    """One reference path. Everything is in bits."""
+
+    path_entropy: float
+    state_entropy: list[float]  # of each step's input; NaN where nothing was masked
+    loss: float  # -log p of every open token in the step that revealed it, summed
+    evaluations: int
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A text with its path entropy over several paths. Entropies are bits, losses bits a token."""
+
+    prompt: str
+    text: str
+    tokens: int  # that were masked
+    path_entropy: Mean
+    loss: Mean
+    evaluations: int
+    seed: int
+
+
+def known(model: Denoiser, text: Text, prompt: Text = "") -> Known:
+    """A text after a prompt: the text is open, the prompt is not."""
+    given, ids = encode(model, prompt), encode(model, text)
+    if not ids:
+        raise InputError("there is nothing to score", "give a text of at least one token")
+    for name, some in (("prompt", given), ("text", ids)):
+        if model.vocab.mask in some:
+            raise InputError(f"the {name} holds the mask id {model.vocab.mask}", "give a text without holes")
+    if model.limit is not None and len(given) + len(ids) > model.limit:
+        said = f"{len(given) + len(ids)} tokens are more than {model.name} allows ({model.limit})"
+        raise InputError(said, "shorten the text or the prompt")
+    return Known([*given, *ids], [False] * len(given) + [True] * len(ids))
+
+
+def score(
+    model: Denoiser,
+    texts: Sequence[str],
+    prompts: Sequence[str] | None = None,
+    *,
+    recipe: Recipe = Recipe("ancestral", steps=32),
+    draws: int = DRAWS,
+    tell: Tell = lambda done, total: None,
+) -> list[Scored]:
+    """The path entropy of each text over `draws` reference paths; text i has the seed recipe.seed + i."""
+    before = [""] * len(texts) if prompts is None else list(prompts)
+    if len(before) != len(texts):
+        raise InputError(f"{many(len(before), 'prompt')} for {many(len(texts), 'text')}", "give one each")
+    rows = [known(model, text, prompt) for text, prompt in zip(texts, before, strict=True)]
+    found = reference(model, rows, recipe, draws, tell)
+    return [
+        Scored(
+            prompt,
+            text,
+            sum(row.open),
+            mean([path.path_entropy for path in paths]),
+            mean([path.loss / sum(row.open) for path in paths]),
+            sum(path.evaluations for path in paths),
+            recipe.seed + place,
+        )
+        for place, (prompt, text, row, paths) in enumerate(zip(before, texts, rows, found, strict=True))
+    ]
+
+
+# --- reference paths -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Teacher:
+    """Draws the true tokens; keeps what they cost where it was last asked."""
+
+    truth: Tensor  # [B, L] int64
+    loss: Tensor  # [B, L] nats
+
+    def __call__(
+        self, hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw, raw: beliefs.Raw | None = None
+    ) -> Drawn:
+        raw = beliefs.weigh(hidden, head, where, self.truth)
+        self.loss = -raw.standing
+        return Drawn(self.truth, raw.standing, raw.standing, raw.entropy, raw.top, raw.second)
+
+
+def reference(
+    model: Denoiser,
+    texts: Sequence[Known],
+    recipe: Recipe,
+    draws: int = 1,
+    tell: Tell = lambda done, total: None,
+    seeds: Sequence[int] | None = None,
+) -> list[list[Path]]:
+    """`draws` paths of each text. Of the recipe only order, steps and measure count: the tokens are the true ones."""
+    if draws < 1:
+        raise SettingError(f"draws is {draws}", "it must be at least 1")
+    recipe = _unsearched(recipe, draws)
+    if recipe.build_sampler().revises:
+        raise SettingError(f"sampler {recipe.sampler} masks text again", "use one that only reveals, like ancestral")
+    if not all(any(text.open) for text in texts):
+        raise InputError("there is nothing to reveal", "give texts of at least one open token")
+    if recipe.guidance > 0 and all(all(text.open) for text in texts):
+        raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
+    keys = [recipe.seed + place for place in range(len(texts))] if seeds is None else list(seeds)
+    size = max(1, TOGETHER.get(model.device.type, 32) // draws)
+    found: list[list[Path]] = []
+    for begin in range(0, len(texts), size):
+        found += _revealed(model, texts[begin : begin + size], keys[begin : begin + size], recipe, draws)
+        tell(len(found), len(texts))
+    return found
+
+
+def _unsearched(recipe: Recipe, draws: int) -> Recipe:
+    """The same order with independent paths; any temperature above 0 lets the engine ask for tokens."""
+    nothing = dict.fromkeys(name for build in SEARCHES.values() for name in settings(build))
+    plain = {"temperature": 1.0, "top_k": None, "top_p": None, "fill_tail": False, "length": None}
+    return recipe.replace(**{**nothing, **plain, "search": "best-of-n", "particles": draws})
+
+
+@torch.no_grad()
+def _revealed(
+    model: Denoiser, texts: Sequence[Known], keys: Sequence[int], recipe: Recipe, draws: int
+) -> list[list[Path]]:
+    """The paths of a batch."""
+    rows = [Canvas(text.canvas(model.vocab.mask), 0) for text in texts]
+    denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
+    truth = together([text.tokens for text in texts], model.vocab.pad).to(state.tokens.device)
+    teacher = _Teacher(truth.repeat_interleave(draws, 0), torch.zeros(0))
+    loss, along = torch.zeros(len(state.tokens), dtype=torch.float64, device=state.tokens.device), []
+    for moment in engine.walk(denoiser, state, sampler, search, rules, teacher):
+        new = moment.before != moment.state.tokens
+        loss = loss + teacher.loss.double().where(new, 0.0).sum(1)
+        along.append(moment.entropy)
+        state, tally = moment.state, moment.tally
+    entropies, losses, steps = bits(state.path_entropy), bits(loss), bits(torch.stack(along, 1))
+    paths = [
+        Path(*numbers)
+        for numbers in zip(entropies.tolist(), steps.tolist(), losses.tolist(), tally.evaluations.tolist(), strict=True)
+    ]
+    return [paths[place * draws : place * draws + draws] for place in range(len(texts))]
+
+
+def together(rows: Sequence[list[int]], fill: int) -> Tensor:  # [P, L] int64
+    """Rows of several lengths, left-padded as `prompt.start` does it."""
+    longest = max(map(len, rows))
+    return torch.tensor([[fill] * (longest - len(row)) + row for row in rows])
+
+
+# --- decoded paths ---------------------------------------------------------------------------------------------------
+
+
+def generated(
+    model: Denoiser, texts: Sequence[Known], recipe: Recipe, tell: Tell = lambda done, total: None
+) -> list[Result]:
+    """What the model decodes where the texts are open; text i has the seed recipe.seed + i."""
+    size = max(1, TOGETHER.get(model.device.type, 32) // recipe.build_search().particles)
+    found: list[Result] = []
+    for begin in range(0, len(texts), size):
+        canvases = [text.canvas(model.vocab.mask) for text in texts[begin : begin + size]]
+        seeds = [recipe.seed + begin + place for place in range(len(canvases))]
+        found += decode_batch(model, canvases=canvases, recipe=recipe.replace(length=None), seeds=seeds)
+        tell(len(found), len(texts))
+    return found

@@ -1,0 +1,1 @@
+"""The published layouts, each put into the one network."""

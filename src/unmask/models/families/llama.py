@@ -1,0 +1,85 @@
+"""The layout of Llama and Qwen2, which Dream, Open-dCoder and iLLaDA share: config -> Blueprint."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+from unmask.errors import ModelError
+from unmask.models.families.blueprint import Blueprint, Config, Names, slots
+from unmask.models.network import Shape
+
+TINY = {  # sizes for `unmask fabricate`
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "torch_dtype": "float32",
+    "vocab_size": 320,
+}
+TENSORS = Names(
+    embed="model.embed_tokens",
+    norm="model.norm",
+    head="lm_head",
+    block="model.layers.{}",
+    attention_norm="input_layernorm",
+    mlp_norm="post_attention_layernorm",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    out="self_attn.o_proj",
+    gate="mlp.gate_proj",
+    up="mlp.up_proj",
+    down="mlp.down_proj",
+)
+
+
+def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, shift: bool = False) -> Blueprint:
+    """Sizes, names and special ids; `tied` is what a config without tie_word_embeddings means."""
+    config.expect(hidden_act="silu", use_sliding_window=False, use_mrope=False, partial_rotary_factor=1.0)
+    for kind in config.values.get("layer_types") or []:
+        Config({"layer_types": kind}).expect(layer_types="full_attention")
+    rows = config.integer("vocab_size", "vocabulary")
+    width, heads = config.integer("hidden_size", "width"), config.integer("num_attention_heads", "heads")
+    kv = config.integer("num_key_value_heads", "heads", heads)
+    config.divided("num_attention_heads and num_key_value_heads", heads, kv)
+    each = config.divided("hidden_size and twice num_attention_heads", width, 2 * heads) * 2
+    config.expect(head_dim=each)
+    shape = Shape(
+        vocabulary=rows,
+        width=width,
+        layers=config.integer("num_hidden_layers", "layers"),
+        heads=heads,
+        kv_heads=kv,
+        inner=config.integer("intermediate_size", "width"),
+        eps=config.number("rms_norm_eps", 1e-6),
+        base=_rotary_base(config),
+        qkv_bias=qkv_bias,
+        tied=config.flag("tie_word_embeddings", tied),
+    )
+    return Blueprint(
+        shape,
+        slots(shape, TENSORS),
+        limit=config.integer("max_position_embeddings", "length"),
+        mask=config.token("mask_token_id", rows),
+        eos=config.tokens("eos_token_id", rows),
+        pad=config.token("pad_token_id", rows),
+        copies={"lm_head.weight": "model.embed_tokens.weight"} if shape.tied else {},
+        shift=shift,
+    )
+
+
+def _rotary_base(config: Config) -> float:
+    """`rope_theta`, which newer files keep in `rope_parameters`; scaled positions are refused."""
+    for name in ("rope_scaling", "rope_parameters"):
+        table: Any = config.values.get(name)
+        if table is None:
+            continue
+        kind = table.get("rope_type", table.get("type", "default")) if isinstance(table, dict) else None
+        if kind != "default" or table.get("factor", 1.0) != 1:
+            raise ModelError(
+                f"config.json: {name} is {reprlib.repr(table)}", "scaled rotary positions are not supported"
+            )
+        if "rope_theta" in table:
+            return Config(table).number("rope_theta")
+    return config.number("rope_theta", 10_000.0)

@@ -1,0 +1,105 @@
+"""unmask's own layout: every switch of the shared network in config.json, tensors named as the network names them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import reprlib
+from typing import Any
+
+import torch
+
+from unmask.errors import ModelError
+from unmask.models.families.blueprint import MOST, Blueprint, Config, Family, Slot
+from unmask.models.families.mdlm import log_linear
+from unmask.models.files.bits import SCALE
+from unmask.models.network import Network, Shape
+
+SIZES = {"vocabulary": "vocabulary", "width": "width", "layers": "layers", "heads": "heads", "inner": "width"}
+CHOICES = {"norm": ("rms", "layer"), "position": ("rotary", "learned", "grid")}
+FLAGS = ("qkv_bias", "bias", "qk_norm", "gated", "mlp_bias", "tied", "head_bias")
+BITS = (8, 16)  # of a matrix's weights: whole numbers with scales, or floats of any type
+
+
+def read(config: Config) -> Blueprint:
+    """Fields of Shape by their names, the special ids, `limit`, `time_input`, `absent_mask`, `bits` and `group`."""
+    usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Shape)}
+    given: dict[str, Any] = {name: config.integer(name, kind) for name, kind in SIZES.items()}
+    given |= {name: config.flag(name, bool(usual[name])) for name in FLAGS}
+    given |= {name: config.number(name, usual[name]) for name in ("eps", "base", "logit_scale")}
+    given["kv_heads"] = config.integer("kv_heads", "heads", given["heads"])
+    given["head_width"] = config.integer("head_width", "width", max(1, given["width"] // given["heads"]))
+    given["condition"] = 0 if not config.values.get("condition") else config.integer("condition", "width")
+    for name, choices in CHOICES.items():
+        given[name] = usual[name] if config.values.get(name) is None else config.values[name]
+        if given[name] not in choices:
+            raise ModelError(f"config.json: {name} is {reprlib.repr(given[name])}", f"choose from {', '.join(choices)}")
+    if given["position"] != "rotary":
+        given["places"] = config.integer("places", "length")
+        if given["position"] == "grid" and math.isqrt(given["places"]) ** 2 != given["places"]:
+            raise ModelError(f"config.json: places is {given['places']}", "the side of a grid must be a square number")
+    elif given["head_width"] % 2:
+        raise ModelError(f"config.json: head_width is {given['head_width']}", "rotary positions need an even one")
+    config.divided("heads and kv_heads", given["heads"], given["kv_heads"])
+    shape = Shape(**given)
+    longest = {"learned": shape.places, "grid": shape.places**2}.get(shape.position, MOST["length"])
+    limit = config.integer("limit", "length", longest)
+    if limit > longest:
+        raise ModelError(f"config.json: limit is {limit}", f"there are positions for {longest}")
+    bits = 16 if config.values.get("bits") is None else config.values["bits"]
+    if type(bits) is not int or bits not in BITS:
+        raise ModelError(f"config.json: bits is {reprlib.repr(bits)}", f"choose from {', '.join(map(str, BITS))}")
+    group = None if config.values.get("group") is None else config.integer("group", "width")
+    with torch.device("meta"):
+        dims = {name: parameter.dim() for name, parameter in Network(shape).named_parameters()}
+    return Blueprint(
+        shape,
+        {name: Slot(name) for name in dims},
+        limit=limit,
+        mask=config.token("mask_token_id", shape.vocabulary),
+        eos=config.tokens("eos_token_id", shape.vocabulary),
+        pad=config.token("pad_token_id", shape.vocabulary),
+        scales={name: name + SCALE for name, dim in dims.items() if dim == 2} if bits == 8 else {},
+        group=group,
+        subs=config.flag("absent_mask", True),
+        noise=log_linear if shape.condition and config.flag("time_input") else None,
+    )
+
+
+TINY = {
+    "model_type": "unmask",
+    "vocabulary": 272,
+    "width": 64,
+    "layers": 2,
+    "heads": 4,
+    "inner": 128,
+    "limit": 81,
+    "position": "grid",
+    "places": 9,
+    "qk_norm": True,
+    "condition": 32,
+    "time_input": True,
+    "mask_token_id": 257,
+    "eos_token_id": 256,
+    "pad_token_id": 256,
+    "torch_dtype": "float32",
+}
+FULL = TINY | {
+    "vocabulary": 16384,
+    "width": 384,
+    "layers": 10,
+    "heads": 6,
+    "inner": 1536,
+    "limit": 512,
+    "position": "rotary",
+    "tied": True,
+}
+NATIVE = Family(
+    name="native",
+    about="unmask's own layout: grids, learned positions, q/k norms and the other switches of the network",
+    types=("unmask",),
+    read=read,
+    tiny=TINY,
+    full=FULL,
+    specials={size: {"<|endoftext|>": 256, "<|mask|>": 257} for size in ("tiny", "full")},
+)

@@ -1,0 +1,1 @@
+"""Files and the hub -> weights of a model, and back."""

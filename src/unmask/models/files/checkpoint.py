@@ -1,0 +1,283 @@
+"""A directory with config.json and safetensors -> checked names, shapes and types, then a filled Network.
+
+Nothing in a checkpoint is trusted: files are data, links must stay inside, and every tensor must have the place and
+the shape that the config promises before any memory is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from unmask.errors import ModelError
+from unmask.models import memory
+from unmask.models.families.blueprint import Blueprint
+from unmask.models.files import bits
+from unmask.models.network import Network, empty
+
+Progress = Callable[[int, int], None]  # bytes read, bytes in all
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+WHOLE = {"I8": torch.int8}  # of matrices with scales
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+MOST_BYTES = 256 * 2**20  # of a file that is read whole: the largest tokenizer.json is a tenth of it
+MOST_SETTINGS = 16 * 2**20  # of config.json and the like: parsed, a file takes many times its size
+LARGE = ("tokenizer.json", "vocab.json", INDEX)
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Where every tensor of a checkpoint is, and what it is."""
+
+    files: Mapping[str, Path]  # name -> file
+    shapes: Mapping[str, tuple[int, ...]]
+    types: Mapping[str, str]
+
+    def bytes(self, name: str) -> int:
+        return torch.Size(self.shapes[name]).numel() * (TYPES | WHOLE)[self.types[name]].itemsize
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def inside(directory: Path, name: str) -> Path | None:
+    """The regular file `name` of a directory, or None. A link may lead within it, or into the hub cache's blobs."""
+    path = directory / name
+    try:
+        found = path.exists()
+    except OSError as error:  # a name that is too long, a directory that may not be read
+        raise ModelError(f"cannot read {_some([name])}", said(error)) from None
+    if not found:
+        if path.is_symlink():
+            raise ModelError(f"{path.name} is a link to nothing", "download the checkpoint again")
+        return None
+    home, real = directory.resolve(), path.resolve()
+    homes = [home]
+    repository = home.parent.parent
+    if home.parent.name == "snapshots" and repository.name.startswith("models--"):
+        # models--org--name/snapshots/revision/file -> models--org--name/blobs/…, which may link to blobs of all models
+        homes += [repository / "blobs", repository.parent / "blobs"]
+    if not any(real.is_relative_to(allowed) for allowed in homes):
+        raise ModelError(f"{path.name} is a link that leaves {label(directory)}", "copy the file itself there")
+    if not real.is_file():
+        raise ModelError(f"{path.name} is no regular file", "download the checkpoint again")
+    return path
+
+
+def read_bytes(directory: Path, name: str) -> bytes | None:
+    """A whole file of the checkpoint, of sane size; None where there is no such file."""
+    path = inside(directory, name)
+    if path is None:
+        return None
+    try:
+        most = MOST_SETTINGS if name.endswith(".json") and name not in LARGE else MOST_BYTES
+        if path.stat().st_size > most:
+            raise ModelError(f"{name} has {path.stat().st_size} bytes", f"at most {most} make sense")
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"cannot read {name}", said(error)) from None
+
+
+def read_json(directory: Path, name: str) -> dict[str, Any] | None:
+    """A JSON object from a file of the checkpoint; None where there is no such file."""
+    text = read_bytes(directory, name)
+    if text is None:
+        return None
+    try:
+        values = json.loads(text.decode(), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{name} is no JSON", said(error)) from None
+    if not isinstance(values, dict):
+        raise ModelError(f"{name} holds a {type(values).__name__}", "it must be an object")
+    return values
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def survey(directory: Path) -> Tensors:
+    """All tensors of a checkpoint, from the headers of its files; the weights themselves are not read."""
+    index = read_json(directory, INDEX)
+    if index is None:
+        if inside(directory, WEIGHTS) is None:
+            raise _no_weights(directory)
+        return _headers(directory, [WEIGHTS])
+    places = index.get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+        raise ModelError(f"{INDEX} has no weight_map", "download the checkpoint again")
+    for file in sorted(set(places.values())):
+        if Path(file).name != file or not file.endswith(".safetensors") or not file.isprintable():
+            raise ModelError(f"{INDEX} names the file {file[:80]!r}", "only safetensors files beside it are read")
+    found = _headers(directory, sorted(set(places.values())))
+    astray = [name for name, file in places.items() if name not in found.files or found.files[name].name != file]
+    if astray:
+        raise ModelError(f"{INDEX} names tensors that are not in its files: {_some(astray)}", "download it again")
+    return found
+
+
+def _no_weights(directory: Path) -> ModelError:
+    pickles = sorted(path.name for path in directory.iterdir() if path.suffix in PICKLES)
+    if pickles:
+        hint = "a pickle can run code; only safetensors are loaded (`unmask convert` reads Lightning checkpoints)"
+        return ModelError(f"{label(directory)} has its weights as pickle: {_some(pickles)}", hint)
+    return ModelError(f"{label(directory)} has no {WEIGHTS} and no {INDEX}", "only safetensors are loaded")
+
+
+def label(directory: Path) -> str:
+    """What a person calls a checkpoint: the name of its directory, or its hub id."""
+    home = directory.resolve()
+    repository = home.parent.parent.name
+    if home.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/")
+    return home.name
+
+
+def _headers(directory: Path, names: Iterable[str]) -> Tensors:
+    files: dict[str, Path] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    types: dict[str, str] = {}
+    for name in names:
+        path = inside(directory, name)
+        if path is None:
+            raise ModelError(f"{label(directory)} lacks {name}", "download the checkpoint again")
+        try:
+            with path.open("rb"):  # a file that may not be read is no damaged one
+                pass
+            with safe_open(path, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - no dict
+                    if key in files:
+                        raise ModelError(f"{_some([key])} is in {files[key].name} and in {name}", "download it again")
+                    part = file.get_slice(key)
+                    files[key], shapes[key], types[key] = path, tuple(part.get_shape()), part.get_dtype()
+        except PermissionError:
+            raise ModelError(f"{name} may not be read", "change its permissions") from None
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ModelError(f"{name} is no whole safetensors file ({said(error)})", "download it again") from None
+    return Tensors(files, shapes, types)
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
+    """The type that the config names, or the one of the weights."""
+    name = config.get("torch_dtype") if config.get("dtype") is None else config["dtype"]
+    if isinstance(name, str) and name in DTYPES:
+        return DTYPES[name]
+    kinds = {TYPES[kind] for kind in tensors.types.values() if kind in TYPES}
+    return next(iter(kinds)) if len(kinds) == 1 else torch.float32
+
+
+def fit(plan: Blueprint, tensors: Tensors) -> None:
+    """Refuse a checkpoint unless every tensor is there, known, of the right shape and of a type that fits."""
+    expected = tensor_shapes(plan)
+    missing = [name for name in expected if name not in tensors.files]
+    strange = [name for name in tensors.files if name not in {**expected, **plan.copies} and name not in plan.buffers]
+    if missing:
+        raise ModelError(
+            f"{len(missing)} tensors are missing: {_some(missing)}", "the checkpoint or its config is damaged"
+        )
+    if strange:
+        raise ModelError(f"{len(strange)} tensors are unexpected: {_some(strange)}", "the config is of another model")
+    for name in expected:
+        if tensors.shapes[name] != expected[name]:
+            shape, wanted = (
+                " × ".join(map(str, sizes[:9])) or "a number" for sizes in (tensors.shapes[name], expected[name])
+            )
+            raise ModelError(f"{name} is {shape}, by the config it must be {wanted}", "one of them is damaged")
+        types = WHOLE if name in plan.scales else TYPES
+        if tensors.types[name] not in types:
+            raise ModelError(f"{name} has the type {tensors.types[name]}", f"only {', '.join(types)} are loaded")
+
+
+def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
+    """The shape that every tensor of such a checkpoint has."""
+    with torch.device("meta"):
+        parameters = dict(Network(plan.shape).named_parameters())
+    shapes = {
+        name: (slot.rows or parameters[slot.parameter].shape[0], *parameters[slot.parameter].shape[1:])
+        for name, slot in plan.slots.items()
+    }
+    parts = {} if plan.group is None else {name: (bits.groups(shapes[name][1], plan.group),) for name in plan.scales}
+    return shapes | {scale: shapes[name][:1] + parts.get(name, ()) for name, scale in plan.scales.items()}
+
+
+def fill(
+    plan: Blueprint, tensors: Tensors, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
+) -> Network:
+    """A Network with the weights of a checkpoint: file by file, tensor by tensor, straight to its device and type."""
+    fit(plan, tensors)
+    slots = plan.slots
+    need = sum(torch.Size(tensors.shapes[name]).numel() for name in slots) * dtype.itemsize
+    free = memory.free(device)
+    if need > free:
+        raise ModelError(
+            f"the weights need {need / memory.GIB:.1f} GiB on {device}, {free / memory.GIB:.1f} are free",
+            "take a smaller dtype or another device",
+        )
+    _check_copies(plan, tensors)
+    scales = {name: bits.finite(name, _read(tensors, scale)) for name, scale in plan.scales.items()}
+    network = empty(plan.shape, device, dtype)
+    parameters = dict(network.named_parameters())
+    done, total = 0, sum(map(tensors.bytes, slots))
+    for path in dict.fromkeys(tensors.files[name] for name in slots):
+        with _opened(path) as file:
+            for name in (name for name in slots if tensors.files[name] == path):
+                slot, whole = slots[name], parameters[slots[name].parameter]
+                place = whole[slot.start : slot.start + (slot.rows or len(whole))]
+                if name in scales:
+                    bits.put(place, file.get_tensor(name), scales[name])
+                else:
+                    place.copy_(file.get_tensor(name))
+                done += tensors.bytes(name)
+                if progress is not None:
+                    progress(done, total)
+    return network
+
+
+def _check_copies(plan: Blueprint, tensors: Tensors) -> None:
+    """Refuse a second tensor that the config says is the same, and that is not."""
+    for name, original in plan.copies.items():
+        if name in tensors.files and not torch.equal(_read(tensors, name), _read(tensors, original)):
+            raise ModelError(f"{name} differs from {original}, to which the config ties it", "one is damaged")
+
+
+def _read(tensors: Tensors, name: str) -> Tensor:
+    """One tensor, on the host."""
+    with _opened(tensors.files[name]) as file:
+        found: Tensor = file.get_tensor(name)
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file to take tensors from."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"cannot read {path.name}", said(error)) from None
+
+
+def said(error: BaseException) -> str:
+    """The first line of what an error says, without signs that a terminal would obey."""
+    return _plain((str(error).splitlines() or [type(error).__name__])[0][:160])
+
+
+def _plain(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _some(names: Iterable[str], most: int = 4) -> str:
+    listed = [_plain(name[:80]) for name in names]
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")

@@ -1,0 +1,227 @@
+"""A Lightning checkpoint of MDLM -> a directory with config.json and model.safetensors, which `load` opens.
+
+A pickle can name any code. Here torch's weights-only reader does the work, and every class that it does not know
+(OmegaConf's, a tokenizer) is an empty one of ours: nothing that the file names is imported or run.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+
+from unmask.errors import ModelError
+from unmask.models.families.blueprint import Config
+from unmask.models.families.mdlm import FULL, MDLM
+from unmask.models.files.checkpoint import TYPES, WEIGHTS, Tensors, fit
+from unmask.models.files.write import new_checkpoint, vacant, write_json, write_weights
+
+EMBEDDING, TIME = "backbone.vocab_embed.embedding", "backbone.sigma_map.mlp.0.weight"
+PACE = "backbone.rotary_emb.inv_freq"  # the only buffer; says how wide a head is
+COMPILED = "_orig_mod."  # what torch.compile puts into names
+PLAIN = "take the plain weights: --plain, or ema=False in Python"
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written, and what of the checkpoint was left out."""
+
+    directory: Path
+    config: Mapping[str, Any]
+    parameters: int
+    ema: bool
+    ignored: tuple[str, ...]  # classes that the pickle names and that were not loaded
+
+
+def convert(
+    checkpoint: Path,
+    directory: Path,
+    *,
+    ema: bool = True,
+    length: int = 1024,
+    time_conditioning: bool = False,
+    mask_id: int | None = None,
+) -> Converted:
+    """Write the weights of a .ckpt in the published layout, in float32; `ema` takes the running averages.
+
+    The pickled training config is not read: `length` and `time_conditioning` say what it said, and `mask_id` which
+    token is the mask where it is not the last one.
+    """
+    checkpoint, directory = Path(checkpoint).expanduser(), Path(directory).expanduser()
+    vacant(directory)
+    values, ignored = _read(checkpoint)
+    plain = _plain(values, checkpoint.name)
+    config = {**FULL, **_sizes(plain), "model_length": length, "time_conditioning": time_conditioning}
+    config |= {} if mask_id is None else {"mask_token_id": mask_id}
+    plan = MDLM.read(Config(config))
+    shapes = {name: tuple(tensor.shape) for name, tensor in plain.items()}
+    fit(plan, Tensors(dict.fromkeys(plain, checkpoint), shapes, dict.fromkeys(plain, "F32")))
+    buffers = MDLM.buffers(plan.shape)
+    if not torch.allclose(plain[PACE].flatten().float(), buffers[PACE], rtol=1e-2):  # bf16 keeps two digits
+        raise ModelError("the rotary frequencies are not those of MDLM", "this is another model")
+    weights = {name: tensor for name, tensor in plain.items() if name in plan.slots}
+    weights = _averages(values, weights, plan.shape.layers) if ema else weights
+    exact = _exact(weights, checkpoint.stat().st_size)
+    with new_checkpoint(directory) as begun:
+        write_weights(directory / WEIGHTS, exact | buffers, begun)
+        write_json(directory / "config.json", config, begun)
+    return Converted(directory, config, sum(tensor.numel() for tensor in exact.values()), ema, ignored)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class _Nothing:
+    """Stands in for a class of the pickle: takes whatever it is given, and keeps none of it."""
+
+    def __new__(cls, *given: object) -> _Nothing:
+        return super().__new__(cls)
+
+    def __init__(self, *given: object) -> None: ...
+
+    def __setstate__(self, state: object) -> None: ...
+
+
+def _table(*given: object) -> dict[object, object]:
+    """Stands in for a defaultdict: items may only be put into a plain dict."""
+    return {}
+
+
+def _stand_in(name: str) -> tuple[Any, str]:
+    return (_table if name == "collections.defaultdict" else type("Nothing", (_Nothing,), {})), name
+
+
+def _read(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The values of a checkpoint, tensors mapped rather than read, and the classes that were not loaded."""
+    _zipped(path)
+    try:
+        names = tuple(sorted(get_unsafe_globals_in_checkpoint(str(path))))
+        with safe_globals([_stand_in(name) for name in names]):
+            values = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # damaged pickles raise of every kind
+        raise ModelError(
+            f"{path.name} cannot be read ({_reason(error)})", "nothing of it was run; get the weights as safetensors"
+        ) from None
+    if not isinstance(values, dict) or not isinstance(values.get("state_dict"), dict):
+        raise ModelError(f"{path.name} has no state_dict", "give the .ckpt that Lightning wrote")
+    return values, names
+
+
+def _zipped(path: Path) -> None:
+    """Refuse what is no whole file of torch.save."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+        if start[:1] == b"\x80":
+            hint = "read it with torch.load(weights_only=True) and save that with torch.save"
+            raise ModelError(f"{path.name} is a bare pickle, as torch.save wrote it before 1.6", hint)
+        if start != b"PK\x03\x04":
+            raise ModelError(f"{path.name} is no checkpoint of torch.save", "give the .ckpt that Lightning wrote")
+        with zipfile.ZipFile(path) as archive:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                raise ModelError(f"{path.name} was compressed", "give the file as torch.save wrote it")
+    except FileNotFoundError:
+        raise ModelError(f"there is no file {str(path)!r}", "give the .ckpt that Lightning wrote") from None
+    except OSError as error:
+        raise ModelError(f"cannot read {str(path)!r}", str(error.strerror)) from None
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        raise ModelError(f"{path.name} is not whole", "download or copy it again") from None
+
+
+def _reason(error: Exception) -> str:
+    """One line of what torch said, without its advice around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if isinstance(error, pickle.UnpicklingError):
+        lines = [line for line in lines if not line.startswith("Check the documentation")][-1:] or lines
+    return lines[0].removeprefix("WeightsUnpickler error: ")[:160]
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def _plain(values: Mapping[str, Any], file: str) -> dict[str, Tensor]:
+    """The network's own tensors, under their published names."""
+    named = ((str(name).replace(COMPILED, ""), value) for name, value in values["state_dict"].items())
+    found = {name: _dense(name, value) for name, value in named if name.startswith("backbone.")}
+    for name in (EMBEDDING, TIME, PACE):
+        if name not in found:
+            raise ModelError(f"{file} has no tensor {name}", "only checkpoints of MDLM's DiT are converted")
+    return found
+
+
+def _dense(name: str, value: object) -> Tensor:
+    """The value, if it is a plain tensor of floats."""
+    if type(value) not in (Tensor, torch.nn.Parameter):
+        raise ModelError(f"{name} is a {type(value).__name__}", "it must be a tensor")
+    assert isinstance(value, Tensor)
+    if value.is_nested or value.layout != torch.strided or value.is_meta or value.dtype not in TYPES.values():
+        raise ModelError(f"{name} is no dense tensor of floats", "the checkpoint is damaged or quantized")
+    return value.detach()
+
+
+def _exact(tensors: Mapping[str, Tensor], most: int) -> dict[str, Tensor]:
+    """Copies in float32, of finite numbers that take no more bytes than the file has."""
+    if sum(tensor.nbytes for tensor in tensors.values()) > most:  # strides of 0: small in the file, endless here
+        raise ModelError("the tensors are larger than their file", "the checkpoint is damaged")
+    exact = {name: tensor.to(torch.float32, copy=True).contiguous() for name, tensor in tensors.items()}
+    for name, tensor in exact.items():
+        if not tensor.isfinite().all():
+            raise ModelError(f"{name} has values that are not finite", "the checkpoint is damaged")
+    return exact
+
+
+def _sizes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """The sizes that a published config names, from shapes."""
+    embedding, time, pairs = tensors[EMBEDDING], tensors[TIME], tensors[PACE].numel()
+    if embedding.dim() != 2 or time.dim() != 2 or not pairs or embedding.shape[1] % (2 * pairs):
+        raise ModelError("embedding, time input and rotary frequencies do not fit", "the checkpoint is damaged")
+    blocks = {name.split(".")[2] for name in tensors if name.startswith("backbone.blocks.")}
+    return {
+        "vocab_size": embedding.shape[0],
+        "hidden_dim": embedding.shape[1],
+        "n_blocks": len(blocks),
+        "n_heads": embedding.shape[1] // (2 * pairs),
+        "cond_dim": time.shape[0],
+    }
+
+
+def _order(layers: int) -> Iterator[str]:
+    """Names in the order of backbone.parameters(), which is all that says which running average is which."""
+    yield EMBEDDING
+    yield from _pairs("sigma_map.mlp.0", "sigma_map.mlp.2")
+    for layer in range(layers):
+        block = f"blocks.{layer}"
+        yield from (f"backbone.{block}.{part}.weight" for part in ("norm1", "attn_qkv", "attn_out", "norm2"))
+        yield from _pairs(f"{block}.mlp.0", f"{block}.mlp.2", f"{block}.adaLN_modulation")
+    yield "backbone.output_layer.norm_final.weight"
+    yield from _pairs("output_layer.linear", "output_layer.adaLN_modulation")
+
+
+def _pairs(*names: str) -> Iterator[str]:
+    yield from (f"backbone.{name}.{kind}" for name in names for kind in ("weight", "bias"))
+
+
+def _averages(values: Mapping[str, Any], plain: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+    """The running averages that training kept, by name."""
+    kept = values.get("ema")
+    shadows = kept.get("shadow_params") if isinstance(kept, dict) else None
+    if not isinstance(shadows, list | tuple):
+        raise ModelError("the checkpoint has no running averages (EMA)", PLAIN)
+    names = list(_order(layers))
+    if list(plain) != names:
+        raise ModelError("the tensors are in another order than MDLM's, so that averages have no names", PLAIN)
+    if len(shadows) != len(names):
+        raise ModelError(f"there are {len(shadows)} running averages for {len(names)} tensors", PLAIN)
+    found = {name: _dense(f"the running average of {name}", one) for name, one in zip(names, shadows, strict=True)}
+    for name, one in found.items():
+        if one.shape != plain[name].shape:
+            shape, wanted = (" × ".join(map(str, tensor.shape)) for tensor in (one, plain[name]))
+            raise ModelError(f"the running average of {name} is {shape}, the tensor itself {wanted}", PLAIN)
+    return found

@@ -1,0 +1,124 @@
+"""FAMILIES: name -> Family; a directory of a published checkpoint -> Transformer."""
+
+from __future__ import annotations
+
+import reprlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.core.denoiser import Tokenizer
+from unmask.core.state import Vocab
+from unmask.errors import ModelError
+from unmask.models.families.blueprint import Blueprint, Config, Family
+from unmask.models.families.dream import DREAM, OPEN_DCODER
+from unmask.models.families.llada import ILLADA, LLADA
+from unmask.models.families.mdlm import MDLM
+from unmask.models.families.native import NATIVE
+from unmask.models.files.checkpoint import Progress, dtype_of, fill, read_json, survey
+from unmask.models.text import Characters
+from unmask.models.tokenizers import Numbers, Pieces, read_tokenizer
+from unmask.models.transformer import Transformer
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (MDLM, LLADA, ILLADA, DREAM, OPEN_DCODER, NATIVE)}
+
+
+def from_directory(
+    directory: Path,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    *,
+    name: str | None = None,
+    mask_id: int | None = None,
+    tokenizer: Path | None = None,
+    progress: Progress | None = None,
+) -> Transformer:
+    """The model in this directory; `tokenizer` is another directory with its tokenizer."""
+    config = read_json(directory, "config.json")
+    if config is None:
+        raise ModelError(f"{str(directory)!r} has no config.json", "give the directory of a checkpoint")
+    family = family_of(config)
+    Config(config).expect(quantization_config=None)
+    plan = family.read(Config(config))
+    pieces = read_tokenizer(directory if tokenizer is None else tokenizer)
+    if tokenizer is not None and pieces is None:
+        raise ModelError(
+            f"there is no tokenizer in {str(tokenizer)!r}", "it needs a tokenizer.json, or vocab.json with merges.txt"
+        )
+    if pieces is not None and pieces.size > plan.shape.vocabulary:
+        raise ModelError(
+            f"the tokenizer has ids up to {pieces.size - 1}, the network only up to {plan.shape.vocabulary - 1}",
+            "it is of another model: give the directory of the right one as tokenizer",
+        )
+    mask = _mask(plan, family, pieces, mask_id)
+    eos = _ends(plan, family, pieces)
+    if mask in eos:
+        raise ModelError(f"the mask is {mask}, which is an EOS too", "give the right one as mask_id")
+    tensors = survey(directory)
+    network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress)
+    pad = plan.pad if plan.pad is not None else eos[0] if eos else 0
+    words: Tokenizer = pieces or _alphabet(config) or Numbers()
+    return Transformer(
+        network,
+        Vocab(mask, eos, pad),
+        words,
+        name=name or directory.resolve().name,
+        family=family.name,
+        limit=plan.limit,
+        absent=(mask,) if plan.subs else (),
+        shift=plan.shift,
+        noise=plan.noise,
+    )
+
+
+def _alphabet(config: dict[str, Any]) -> Characters | None:
+    """The characters of a model of unmask's own layout that speaks in them."""
+    letters = config.get("alphabet")
+    return Characters(letters) if isinstance(letters, str) and letters else None
+
+
+def family_of(config: dict[str, Any]) -> Family:
+    """The family that config.json names in model_type."""
+    kind = config.get("model_type")
+    for family in FAMILIES.values():
+        if kind in family.types:
+            return family
+    known = ", ".join(kind for family in FAMILIES.values() for kind in family.types)
+    raise ModelError(
+        f"config.json: model_type is {reprlib.repr(kind)}, not one of {known}",
+        "write an adapter (docs/models.md), or let the checkpoint's own code run with trust_remote_code",
+    )
+
+
+def _mask(plan: Blueprint, family: Family, pieces: Pieces | None, given: int | None) -> int:
+    """The mask id: as given, or from the config, or from the tokenizer."""
+    rows = plan.shape.vocabulary
+    if given is not None:
+        if type(given) is not int or not 0 <= given < rows:
+            raise ModelError(f"mask_id is {given!r}", f"token ids go from 0 to {rows - 1}")
+        return given
+    if plan.mask is not None:
+        return plan.mask
+    if pieces is not None:
+        for text in (*filter(None, [pieces.names.get("mask_token")]), *family.mask_tokens):
+            found = pieces.id(text)
+            if found is not None and found < rows:
+                return found
+    if plan.last is not None:
+        return plan.last
+    raise ModelError(
+        "neither config.json nor the tokenizer names a mask token",
+        "give its id as mask_id; a model without one is no masked diffusion model",
+    )
+
+
+def _ends(plan: Blueprint, family: Family, pieces: Pieces | None) -> tuple[int, ...]:
+    """EOS ids of the config, then the tokens that end a turn."""
+    if family.ends is None:
+        return ()
+    found = list(plan.eos)
+    if pieces is not None:
+        names = [pieces.names.get("eos_token"), *family.ends]
+        found += [number for text in names if text and (number := pieces.id(text)) is not None]
+    return tuple(dict.fromkeys(token for token in found if token < plan.shape.vocabulary))

@@ -1,0 +1,118 @@
+"""A family and a size -> a directory with a random checkpoint in the family's published layout.
+
+For tests, benchmarks and bug reports: config, shards with their index, and a tokenizer that knows bytes and the
+family's special tokens under their published ids. What a model of it writes makes no sense.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers.pre_tokenizers import ByteLevel
+from torch import Tensor
+
+from unmask.errors import unknown
+from unmask.models.families.blueprint import Config, Family
+from unmask.models.files.checkpoint import DTYPES, INDEX, WEIGHTS, Progress, tensor_shapes
+from unmask.models.files.pretrained import FAMILIES
+from unmask.models.files.write import new_checkpoint, write_json, write_weights
+from unmask.models.tokenizers import QWEN2, byte_level
+
+SIZES = ("tiny", "full")
+PIECE = 1 << 24  # random numbers drawn at a time
+
+
+def fabricate(
+    family: str, directory: Path, size: str = "tiny", seed: int = 0, progress: Progress | None = None
+) -> list[Path]:
+    """Write the checkpoint; the files, in the order in which they were written. Equal seeds give equal files."""
+    if family not in FAMILIES:
+        raise unknown("family", family, FAMILIES)
+    if size not in SIZES:
+        raise unknown("size", size, SIZES)
+    kind, config = FAMILIES[family], dict(FAMILIES[family].tiny if size == "tiny" else FAMILIES[family].full)
+    plan = kind.read(Config(config))
+    dtype = DTYPES[config["torch_dtype"]]
+    shapes = tensor_shapes(plan)
+    extra = kind.buffers(plan.shape)
+    shards = _shards({**shapes, **{name: tuple(x.shape) for name, x in extra.items()}}, dtype.itemsize, kind.shard)
+    places: dict[str, str] = {}
+    total, done = sum(map(_count, shapes.values())) * dtype.itemsize, 0
+    with new_checkpoint(directory) as written:
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            for number, names in enumerate(shards, 1):
+                file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+                made = dict(zip(names, pool.map(_maker(shapes, extra, dtype, seed), names), strict=True))
+                write_weights(directory / file, made, written)
+                places |= dict.fromkeys(names, file)
+                done += sum(tensor.nbytes for tensor in made.values())
+                if progress is not None:
+                    progress(min(done, total), total)
+        if len(shards) > 1:
+            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+            write_json(directory / INDEX, index, written)
+        if kind.specials:
+            for name, table in _tokenizer(kind, size).items():
+                write_json(directory / name, table, written)
+        write_json(directory / "config.json", config, written)  # last: without it nothing is a checkpoint
+    return written
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _shards(shapes: dict[str, tuple[int, ...]], item: int, most: int) -> list[list[str]]:
+    """Names in files of at most so many bytes, in order."""
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name, shape in shapes.items():
+        more = _count(shape) * item
+        if shards[-1] and size + more > most:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += more
+    return shards
+
+
+def _maker(
+    shapes: dict[str, tuple[int, ...]], extra: dict[str, Tensor], dtype: torch.dtype, seed: int
+) -> Callable[[str], Tensor]:
+    """name -> tensor: a pure function of name and seed, so that threads and shards change nothing."""
+
+    def make(name: str) -> Tensor:
+        if name in extra:
+            return extra[name]
+        shape = shapes[name]
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))  # it takes 32 bits
+        made = torch.empty(shape, dtype=dtype)
+        flat = made.view(-1)
+        one, scale = (1.0, 0.1) if len(shape) == 1 and "bias" not in name else (0.0, _scale(shape))
+        for begin in range(0, len(flat), PIECE):
+            some = flat[begin : begin + PIECE]
+            some.copy_(torch.randn(len(some), generator=generator) * scale + one)
+        return made
+
+    return make
+
+
+def _scale(shape: tuple[int, ...]) -> float:
+    """Keeps the size of activations through a layer; biases are small."""
+    return shape[1] ** -0.5 if len(shape) > 1 else 0.02
+
+
+def _tokenizer(family: Family, size: str) -> dict[str, dict[str, Any]]:
+    """Files of a tokenizer that knows bytes, and the special tokens by their ids."""
+    special = dict(family.specials[size])
+    ids = (number for number in itertools.count() if number not in special.values())
+    letters = {letter: next(ids) for letter in sorted(ByteLevel.alphabet())}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": next(iter(special))}
+    settings |= {} if family.template is None else {"chat_template": family.template}
+    return {"tokenizer.json": byte_level(letters, [], special, QWEN2), "tokenizer_config.json": settings}

@@ -1,0 +1,85 @@
+"""The name of a size -> a model of random weights in it, made on its device without files: for benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unmask.core.state import Vocab
+from unmask.errors import ModelError, unknown
+from unmask.models import memory
+from unmask.models.families.blueprint import Config, Family
+from unmask.models.families.llada import LLADA
+from unmask.models.families.mdlm import MDLM
+from unmask.models.files.checkpoint import DTYPES
+from unmask.models.network import Network, Shape, empty
+from unmask.models.tokenizers import Numbers
+from unmask.models.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Size:
+    """A published config, and what is usually decoded with it."""
+
+    family: Family
+    config: Mapping[str, Any]
+    prompt: int
+    length: int
+
+
+SIZES = {
+    "mdlm": Size(MDLM, MDLM.full, 0, 1024),
+    "llada": Size(LLADA, LLADA.full, 256, 256),
+    "tiny": Size(LLADA, LLADA.tiny, 8, 32),
+}
+
+
+def make(name: str, device: torch.device, dtype: torch.dtype | None = None, seed: int = 0) -> Transformer:
+    """A model of this size; by default in bfloat16 on a GPU or where that is published, otherwise in float32."""
+    if name not in SIZES:
+        raise unknown("size", name, SIZES)
+    family, config = SIZES[name].family, SIZES[name].config
+    plan = family.read(Config(config))
+    half = device.type == "cuda" or DTYPES[config["torch_dtype"]] == torch.bfloat16
+    kind = dtype or (torch.bfloat16 if half else torch.float32)
+    _check_room(name, plan.shape, device, kind)
+    network = empty(plan.shape, device, kind)
+    _fill(network, torch.Generator(device).manual_seed(seed))
+    mask = plan.mask if plan.mask is not None else plan.last
+    assert mask is not None
+    return Transformer(
+        network,
+        Vocab(mask, plan.eos, plan.pad or 0),
+        Numbers(),
+        name=name,
+        family=family.name,
+        limit=plan.limit,
+        absent=(mask,) if plan.subs else (),
+        shift=plan.shift,
+        noise=plan.noise,
+    )
+
+
+def _check_room(name: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> None:
+    with torch.device("meta"):
+        need = sum(parameter.numel() for parameter in Network(shape).parameters()) * dtype.itemsize
+    free = memory.free(device)
+    if need > free:
+        raise ModelError(
+            f"the size {name} needs {need / memory.GIB:.1f} GiB on {device}, {free / memory.GIB:.1f} are free",
+            "take a smaller size, a smaller dtype or another device",
+        )
+
+
+def _fill(network: Network, generator: torch.Generator) -> None:
+    """Random weights that keep the size of activations; norms are near 1, biases small."""
+    for name, parameter in network.named_parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(0, parameter.shape[1] ** -0.5, generator=generator)
+        elif name.endswith("bias"):
+            parameter.normal_(0, 0.02, generator=generator)
+        else:
+            parameter.normal_(1, 0.1, generator=generator)

@@ -1,0 +1,265 @@
+"""Tokenizers: tokenizer.json, or vocab.json with merges.txt, and the checkpoint's chat template; ids where none is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer as Fast
+
+from unmask.errors import InputError, ModelError, UnmaskError
+from unmask.models.files.checkpoint import inside, read_bytes, read_json, said
+
+Message = Mapping[str, str]
+LONGEST = 1 << 24  # characters of a rendered chat
+# How Qwen2 cuts text before merging, digits one by one; Dream has it in code, not in a file.
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """For a checkpoint without a tokenizer: text is ids with spaces between them."""
+
+    def encode(self, text: str) -> list[int]:
+        try:
+            return [int(part) for part in text.split()]
+        except ValueError:
+            raise InputError(
+                f"this model has no tokenizer, and {text[:40]!r} is not made of token ids",
+                "write ids like '12 7 99', or load it with a tokenizer: --tokenizer DIR",
+            ) from None
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A tokenizer from files. No token is added to what a text says; a chat template writes its own."""
+
+    fast: Fast
+    template: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict)  # bos_token and the like -> their texts
+
+    def encode(self, text: str) -> list[int]:
+        with _no_panic(InputError, f"the tokenizer cannot read {text[:40]!r}"):
+            return list(self.fast.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: list[int]) -> str:
+        known = [i for i in ids if 0 <= i < self.size]
+        with _no_panic(InputError, f"the tokenizer cannot write {known[:8]}"):
+            return str(self.fast.decode(known, skip_special_tokens=True))
+
+    @cached_property
+    def size(self) -> int:
+        """One more than the highest id."""
+        return max(self.fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def id(self, text: str) -> int | None:
+        """The id of one token."""
+        try:
+            found = self.fast.token_to_id(text)
+        except UnicodeEncodeError:  # half a character: JSON can say it, no token is it
+            return None
+        return None if found is None else int(found)
+
+    def chat(self, messages: Sequence[Message]) -> str:
+        """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
+        if self.template is None:
+            raise InputError("this model has no chat template", "leave chat out and write the prompt as it should be")
+        try:
+            pieces, length = [], 0
+            for piece in _sandbox().from_string(self.template).generate(**_given(messages), **self.names):
+                pieces.append(piece)
+                length += len(piece)
+                if length > LONGEST:
+                    raise InputError("the chat template does not end", "the checkpoint is damaged")
+        except InputError:
+            raise
+        except Exception as error:  # a template can cause any
+            raise InputError("the chat template refuses these messages", said(error)) from None
+        return "".join(pieces)
+
+
+def _given(messages: Sequence[Message]) -> dict[str, Any]:
+    """What templates of the hub expect to find."""
+    turns = [dict(message) for message in messages]
+    return {"messages": turns, "add_generation_prompt": True, "tools": None, "documents": None}
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which products and sums of texts and numbers stay small."""
+
+    intercepted_binops = frozenset({"*", "**", "+"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        sizes = [len(part) if isinstance(part, str | list | tuple) else part for part in (left, right)]
+        if operator == "**" or any(isinstance(size, int) and abs(size) > LONGEST for size in sizes):
+            raise jinja2.TemplateError(f"what {operator} makes may be too large")
+        if operator == "*" and all(isinstance(size, int) for size in sizes) and abs(sizes[0] * sizes[1]) > LONGEST:
+            raise jinja2.TemplateError("a product too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _sandbox() -> _Sandbox:
+    """No attribute that starts with an underscore, no change to what it is given, no long range."""
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As templates of the hub call it."""
+    few = min(indent, 8) if isinstance(indent, int) else None
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=few, separators=separators, sort_keys=sort_keys)
+
+
+class _Generation(Extension):
+    """{% generation %} marks what an assistant says, for training; here it is written like all the rest."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(str(message))
+
+
+# --- from files ------------------------------------------------------------------------------------------------------
+
+
+def read_tokenizer(directory: Path) -> Pieces | None:
+    """The tokenizer of a checkpoint; None where it has none."""
+    settings = read_json(directory, "tokenizer_config.json") or {}
+    name, text = "tokenizer.json", read_bytes(directory, "tokenizer.json")
+    if text is None:
+        merges = read_bytes(directory, "merges.txt")
+        if merges is None or inside(directory, "vocab.json") is None:
+            return None
+        parts = _from_parts(directory, merges.decode(errors="replace"), settings)
+        name, text = "vocab.json with merges.txt", json.dumps(parts).encode()
+    with _no_panic(ModelError, f"{name} is no tokenizer"):
+        fast = Fast.from_buffer(text)
+        fast.no_padding()
+        fast.no_truncation()
+        if getattr(fast.model, "dropout", None):  # for training: it would cut the same text differently each time
+            fast.model.dropout = None
+    return Pieces(fast, _template(directory, settings), _names(directory, settings))
+
+
+@contextmanager
+def _no_panic(kind: type[UnmaskError], message: str) -> Iterator[None]:
+    """The library raises plain Exceptions, and panics that are none."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise kind(message, said(error)) from None
+
+
+def _from_parts(directory: Path, merges: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What tokenizer.json would say: byte-level BPE as Qwen2 does it, with the added tokens of either config."""
+    added, ordinary = _ids(directory, "added_tokens.json"), set()
+    table = settings.get("added_tokens_decoder")
+    for number, about in (table if isinstance(table, dict) else {}).items():
+        if isinstance(about, dict) and isinstance(about.get("content"), str) and re.fullmatch("[0-9]{1,9}", number):
+            added[about["content"]] = int(number)
+            if about.get("special") is False:  # like <tool_call>: part of what is written
+                ordinary.add(about["content"])
+    lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
+    return byte_level(_ids(directory, "vocab.json"), lines, added, QWEN2, ordinary)
+
+
+def _ids(directory: Path, name: str) -> dict[str, int]:
+    """Text -> id, from a file; nothing where there is none."""
+    table = read_json(directory, name) or {}
+    if not all(type(number) is int and number >= 0 for number in table.values()):
+        raise ModelError(f"{name} holds something else than token ids", "download it again")
+    return table
+
+
+def byte_level(
+    vocabulary: Mapping[str, int],
+    merges: Sequence[str],
+    added: Mapping[str, int],
+    cut: str | None = None,
+    ordinary: Collection[str] = (),
+) -> dict[str, Any]:
+    """A tokenizer.json of byte-level BPE. `added` tokens are special unless `ordinary`; `cut` is a pattern."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut is None}
+    split = {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": text, **flags, "special": text not in ordinary}
+            for text, number in sorted(added.items(), key=lambda item: item[1])
+        ],
+        "normalizer": None if cut is None else {"type": "NFC"},
+        "pre_tokenizer": level if cut is None else {"type": "Sequence", "pretokenizers": [split, level]},
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "vocab": {**vocabulary, **added},
+            "merges": list(merges),
+        },
+    }
+
+
+def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    """The chat template: a file of its own, or a field; of several, the one called default."""
+    text = read_bytes(directory, "chat_template.jinja")
+    if text is not None:
+        return text.decode(errors="replace")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
+        found = named[-1].get("template") if named else None
+    return found if isinstance(found, str) else None
+
+
+def _names(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """`bos_token`, `eos_token`, `mask_token` and the like, as texts."""
+    found: dict[str, str] = {}
+    for table in (read_json(directory, "special_tokens_map.json") or {}, settings):
+        for name, token in table.items():
+            text = token.get("content") if isinstance(token, dict) else token
+            if name.endswith("_token") and isinstance(text, str):
+                found[name] = text
+    return found

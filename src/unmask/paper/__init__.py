@@ -1,8 +1,0 @@
-"""The paper's tables and figures as experiments: a TOML file each -> cells -> rows -> a table and figures.
-
-EXPERIMENTS: name -> Experiment;  run(experiment, place, folder) -> figures of every cell;  table, draw: what is read
-"""
-
-from unmask.paper.plan import EXPERIMENTS, Cell, Experiment, Place
-
-__all__ = ["EXPERIMENTS", "Cell", "Experiment", "Place"]

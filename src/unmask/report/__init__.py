@@ -1,0 +1,1 @@
+"""Traces -> pages that replay them."""

@@ -1,0 +1,126 @@
+"""A row of EvalPlus and an answer -> a program that runs all base and plus inputs on it and on the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from unmask.tasks.files import Row
+from unmask.tasks.grading import same
+from unmask.tasks.grading.code import mark
+from unmask.tasks.task import Program
+
+LEAST, TIMES = 10, 4  # an answer may take so many seconds, and so many times what the reference took
+DRIVER = """\
+{compare}
+
+import copy as _copy, io as _io, signal as _signal, sys as _sys, time as _time
+
+said, _sys.stdout = _sys.stdout, _io.StringIO()
+inf, nan = float("inf"), float("nan")
+inputs = {inputs}
+known, answer = {{}}, {{}}
+exec(compile({reference!r}, "reference", "exec"), known)
+began = _time.perf_counter()
+wanted = [known[{entry!r}](*_copy.deepcopy(given)) for given in inputs]
+_signal.setitimer(_signal.ITIMER_REAL, {least} + {times} * (_time.perf_counter() - began))
+exec(compile({source!r}, "answer", "exec"), answer)
+for given, want in zip(inputs, wanted):
+    got = answer[{entry!r}](*_copy.deepcopy(given))
+    assert same({entry!r}, given, got, want, {tolerance!r}), given
+print({proof!r}, file=said)
+"""
+
+
+def differential(source: str, row: Row) -> Program:
+    """The answer must give what the reference gives, on every input of the row, and end in time."""
+    given = inputs(row["task_id"], [*row["base_input"], *row["plus_input"]])
+    reference = row["prompt"] + row["canonical_solution"]
+    proof = mark(source)
+    code = DRIVER.format(
+        compare=Path(same.__file__).read_text(encoding="utf-8"),
+        inputs=repr(given),
+        reference=reference,
+        source=source,
+        entry=row["entry_point"],
+        tolerance=row["atol"],
+        proof=proof,
+        least=LEAST,
+        times=TIMES,
+    )
+    return Program(code, proof)
+
+
+# --- inputs that JSON cannot say --------------------------------------------------------------------------------------
+
+
+def _deep(value: Any) -> Any:
+    return tuple(map(_deep, value)) if isinstance(value, list) else value
+
+
+def _each(given: list[Any]) -> list[Any]:
+    return [tuple(part) for part in given]
+
+
+def _inner(given: list[Any]) -> list[Any]:
+    return [[tuple(item) for item in part] for part in given]
+
+
+def _both(given: list[Any]) -> list[Any]:
+    return [tuple(tuple(item) for item in part) for part in given]
+
+
+def _first(given: list[Any]) -> list[Any]:
+    return [tuple(given[0]), *given[1:]]
+
+
+def _second(given: list[Any]) -> list[Any]:
+    return [given[0], tuple(given[1])]
+
+
+def _inner_first(given: list[Any]) -> list[Any]:
+    return [[tuple(item) for item in given[0]], *given[1:]]
+
+
+def _mixed(given: list[Any]) -> list[Any]:
+    return [tuple(tuple(item) if isinstance(item, list) else item for item in given[0])]
+
+
+def _sets(given: list[Any]) -> list[Any]:
+    return [[set(item) if isinstance(item, list) and item else {} for item in given[0]]]
+
+
+def _values(given: list[Any]) -> list[Any]:
+    return [{key: tuple(value) for key, value in given[0].items()}, *given[1:]]
+
+
+def _polar(given: list[Any]) -> list[Any]:
+    return [float(given[0]), complex(given[1])]
+
+
+def _complex(given: list[Any]) -> list[Any]:
+    return [complex(given[0])]
+
+
+SHAPES: dict[Callable[[list[Any]], Any], str] = {  # which MBPP problems take tuples, sets or complex numbers, and where
+    _each: "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 744 809",
+    _inner: "63 64 70 94 120 237 272 299 400 409 417 438 473 614 780",
+    _inner_first: "75 413 444 753",
+    _second: "106 750",
+    _sets: "115",
+    _polar: "124",
+    _first: "250 307 405 446 617 720 763 808",
+    _both: "259 401 445",
+    _mixed: "278",
+    _values: "722",
+    _complex: "252",
+    _deep: "580 615 791",
+}
+SHAPE = {f"Mbpp/{number}": shape for shape, numbers in SHAPES.items() for number in numbers.split()}
+
+
+def inputs(task_id: str, given: list[Any]) -> list[Any]:
+    """The inputs of a problem, with the types that its function expects."""
+    shape = SHAPE.get(task_id)
+    return given if shape is None else [shape(one) for one in given]

@@ -1,0 +1,1 @@
+"""Sudoku and countdown: boards, exact solutions, puzzles by the thousand."""

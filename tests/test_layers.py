@@ -1,0 +1,182 @@
+"""Imports in src/unmask point one way; randomness and host reads stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unmask
+
+ROOT = Path(unmask.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# Who may import whom, by folder. A new file needs no entry; a new arrow does.
+MAY_IMPORT = {
+    "errors": "",
+    "core": "errors",
+    "samplers": "core errors",
+    "search": "core errors",
+    "models": "core errors",
+    "tasks": "errors",
+    "decoding": "core samplers search models errors",
+    "report": "decoding core errors",
+    "evaluate": "decoding models core samplers search tasks errors",
+    "train": "evaluate decoding models core tasks errors",
+    "server": "decoding models core samplers search tasks report errors",
+    "cli": "server train evaluate report decoding models core samplers search tasks errors",
+}
+# Packages of others, and the only places that may import them.
+ONLY = {
+    "rich": "cli",
+    "fastapi starlette pydantic uvicorn": "server",
+    "triton": "core/gpu",
+    "matplotlib": "evaluate/paper",
+    "transformers": "models/remote evaluate/judge",
+    "huggingface_hub": "models/files tasks",
+    "lm_eval": "evaluate/lm_eval",
+    "tokenizers jinja2": "models train",
+    "safetensors": "models train evaluate/judge",
+}
+LAZY = {"decoding": "report"}  # only inside a function: loaded when it is called
+# Arrows that are still to be cut.
+DEBT = {
+    "core.gpu.recorded": "models samplers search",
+    "core.gpu.spread": "search",
+    "core.step": "models search",
+    "decoding.result": "report",
+    "evaluate.paper.cells": "cli",
+    "evaluate.theory.texts": "train",
+    "samplers": "decoding",
+    "samplers.scores": "decoding",
+    "server.catalog": "cli",
+    "server.puzzle": "evaluate",
+    "server.schemas": "cli",
+    "tasks.corpus": "rich",
+}
+NEVER = {"tasks": "torch"}
+OPEN = 12  # entries of the package besides __init__, __main__, _version and py.typed
+CROWDED = 20  # entries of any folder below it, besides __init__
+
+
+def name_of(path: Path) -> str:
+    """`unmask.core.turn` of a file; a package has the name of its folder."""
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+NAMES = {name_of(path) for path in FILES}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of the package that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path.name} imports relatively"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in NAMES else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name == "unmask" or (name or "").startswith("unmask.")}
+
+
+def room(name: str) -> str:
+    """`samplers` of unmask.samplers.reveal; nothing of the package itself."""
+    return name.split(".")[1] if "." in name else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_layers(path: Path) -> None:
+    mine = room(name_of(path))
+    allowed = {mine, *MAY_IMPORT.get(mine, "").split(), "_version"}
+    if mine in ("", "__main__"):  # the public names, from wherever they are
+        allowed |= set(MAY_IMPORT)
+    allowed |= set(DEBT.get(name_of(path).removeprefix("unmask."), "").split())
+    wrong = {other for other in imports(path) if room(other) not in allowed}
+    assert not wrong, f"{name_of(path)} may not import {', '.join(sorted(wrong))}"
+
+
+def foreign(path: Path) -> set[str]:
+    """The packages of others that a file imports, anywhere in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    named |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {name.split(".")[0] for name in named}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_packages_of_others(path: Path) -> None:
+    place = path.relative_to(ROOT).with_suffix("").as_posix()
+    for names, places in ONLY.items():
+        names = " ".join(set(names.split()) - set(DEBT.get(place.replace("/", "."), "").split()))
+        if not any(place == one or place.startswith(f"{one}/") for one in places.split()):
+            assert not foreign(path) & set(names.split()), f"only {places} may import {names}"
+    for folder, names in NEVER.items():
+        if place.startswith(f"{folder}/"):
+            assert not foreign(path) & set(names.split()), f"{folder} never imports {names}"
+
+
+def test_entries_of_folders() -> None:
+    beside = {"__init__.py", "__main__.py", "_version.py", "py.typed", "__pycache__"}
+    for folder in [ROOT, *(path for path in ROOT.rglob("*") if path.is_dir())]:
+        if folder.name == "__pycache__" or not list(folder.glob("*.py")):
+            continue
+        entries = sorted(path.name for path in folder.iterdir() if path.name not in beside and path.suffix != ".toml")
+        assert len(entries) <= (OPEN if folder == ROOT else CROWDED), f"{folder.name} has {len(entries)}: {entries}"
+    assert {path.stem for path in ROOT.iterdir() if path.name not in beside} == set(MAY_IMPORT)
+
+
+def test_no_circles_inside_a_folder() -> None:
+    graph = {name_of(path): imports(path) for path in FILES}
+    done: set[str] = set()
+    while len(done) < len(graph):
+        free = {name for name, needs in graph.items() if name not in done and needs <= done | {name}}
+        assert free, f"a circle among {sorted(set(graph) - done)}"
+        done |= free
+
+
+def test_no_utils() -> None:
+    assert not [path.name for path in FILES if path.stem in ("utils", "util", "helpers", "misc", "common")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_first_docstring_line(path: Path) -> None:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert text, f"{path.name} does not say what goes in and what comes out"
+
+
+def calls(path: Path) -> list[tuple[str, ast.Call]]:
+    """Every call `a.b(…)` or `b(…)` as text, with its node."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_dice_are_the_only_randomness(path: Path) -> None:
+    drawing = {f"torch.{n}" for n in ("rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal")}
+    drawing |= {f"torch.{n}_like" for n in ("rand", "randn", "randint")}
+    for name, node in calls(path):
+        assert name not in ("torch.manual_seed", "torch.random.manual_seed", "torch.seed"), name
+        seeded = name == "np.random.default_rng" and node.args
+        assert seeded or not name.startswith(("random.", "np.random.", "numpy.random.")), name
+        if name in drawing:
+            assert any(keyword.arg == "generator" for keyword in node.keywords), f"{name} without a generator"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name == "samplers"], ids=name_of)
+def test_samplers_do_not_wait_for_the_device(path: Path) -> None:
+    for name, _ in calls(path):
+        assert name.rpartition(".")[2] not in ("item", "tolist", "cpu", "numpy", "nonzero"), name
+        assert name not in ("int", "float", "bool"), name
+
+
+def test_the_command_line_loads_nothing_slow() -> None:
+    slow = ("torch._dynamo", "torch._inductor", "sympy", "matplotlib", "transformers", "fastapi", "datasets")
+    code = f"import sys, unmask.cli; print(*[name for name in {slow!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
