@@ -72,7 +72,7 @@ def _run(args: Namespace, task: Task, questions: list[bench.Question], recipe: R
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
         raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
     with show.evaluating(len(questions), len(kept.kept)) as watch:
-        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, watch=watch)
+        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, on_event=watch)
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------
