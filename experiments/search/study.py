@@ -3,7 +3,7 @@
     python experiments/search/study.py run runs/study --side study --device cuda --particles 8
     python experiments/search/study.py judge runs/study --side study
     python experiments/search/study.py report runs/study --side study
-    python experiments/search/study.py pack runs/study --side study --into docs/rows
+    python experiments/search/study.py pack runs/study --side study --into results/rows
 
 `kept.py` finds the rows again, `report.py` makes the tables, `pack.py` the small file, `draw.py` the pictures of it.
 Rows hold every particle: its path entropy, its log-probability, its answer and whether that is right, or its text. So

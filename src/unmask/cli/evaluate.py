@@ -277,7 +277,7 @@ def _ratio(run: Mapping[str, Any], name: str, digits: int) -> str:
 
 def add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK", help="a name of the list below")
-    about = "its questions, as docs/tasks.md says; - reads standard input; math500 and gpqa come from the hub without"
+    about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
     parser.add_argument("--data", metavar="FILE", help=about)
     parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from: gsm8k's training file")
     few = "only the first N questions, or windows of text, of which a CPU reads about one a second [all]"
