@@ -22,15 +22,15 @@ from .small import (
 # --- config.json: its text -------------------------------------------------------------------------------------------
 
 TEXTS = {
-    "empty": (b"", "no JSON"),
-    "cut": (b'{"model_type": "llada", ', "no JSON"),
-    "bytes": (b"\xff\xfe\x00\x01", "no JSON"),
-    "UTF-16": ('{"model_type": "llada"}'.encode("utf-16"), "no JSON"),
+    "empty": (b"", "not JSON"),
+    "cut": (b'{"model_type": "llada", ', "not JSON"),
+    "bytes": (b"\xff\xfe\x00\x01", "not JSON"),
+    "UTF-16": ('{"model_type": "llada"}'.encode("utf-16"), "not JSON"),
     "NaN": (b'{"model_type": "llada", "rope_theta": NaN}', "NaN is no number"),
     "infinity": (b'{"model_type": "llada", "rope_theta": -Infinity}', "-Infinity is no number"),
-    "a long number": (b'{"model_type": ' + b"9" * 100_000 + b"}", "no JSON"),
-    "nested lists": (b"[" * 100_000 + b"]" * 100_000, "no JSON"),
-    "nested objects": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "no JSON"),
+    "a long number": (b'{"model_type": ' + b"9" * 100_000 + b"}", "not JSON"),
+    "nested lists": (b"[" * 100_000 + b"]" * 100_000, "not JSON"),
+    "nested objects": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "not JSON"),
     "list": (b"[]", "holds a list"),
     "text": (b'"llada"', "holds a str"),
     "number": (b"7", "holds a int"),

@@ -24,6 +24,7 @@ from unmask.models import WEIGHTS
 from unmask.models.laws import check
 from unmask.models.tokenizers import Characters, FileTokenizer
 from unmask.models.transformer import Transformer
+from unmask.tasks.files import documents
 from unmask.train import text
 from unmask.train.init import fresh
 from unmask.train.log import LOG
@@ -36,7 +37,6 @@ from unmask.train.text import (
     TOKENS,
     Windows,
     bits_per_byte,
-    documents,
     log_loss,
     make_tokenizer,
     nelbo,
