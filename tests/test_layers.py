@@ -52,9 +52,7 @@ DEBT = {
     "evaluate.theory.texts": "train",
     "samplers": "decoding",
     "samplers.scores": "decoding",
-    "server.catalog": "cli",
     "server.puzzle": "evaluate",
-    "server.schemas": "cli",
     "tasks.corpus": "rich",
 }
 NEVER = {"tasks": "torch"}
