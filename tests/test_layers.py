@@ -48,12 +48,8 @@ DEBT = {
     "core.gpu.spread": "search",
     "core.step": "models search",
     "decoding.result": "report",
-    "evaluate.paper.cells": "cli",
-    "evaluate.theory.texts": "train",
     "samplers": "decoding",
     "samplers.scores": "decoding",
-    "server.puzzle": "evaluate",
-    "tasks.corpus": "rich",
 }
 NEVER = {"tasks": "torch"}
 OPEN = 12  # entries of the package besides __init__, __main__, _version and py.typed
