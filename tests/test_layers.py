@@ -50,8 +50,6 @@ DEBT = {
     "decoding.result": "report",
     "samplers": "decoding",
     "samplers.scores": "decoding",
-    "server.catalog": "cli",
-    "server.schemas": "cli",
 }
 NEVER = {"tasks": "torch"}
 OPEN = 12  # entries of the package besides __init__, __main__, _version and py.typed
