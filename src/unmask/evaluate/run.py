@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unmask.core.denoiser import Denoiser
-from unmask.decoding.decode import Result, Watch, decode_batch
+from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.prompt import Text, from_prompt
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.rows import Rows
 from unmask.evaluate.stats import auroc, wilson
@@ -141,7 +142,7 @@ def run(
     batch: int | None = None,
     insist: bool = False,
     tell: Callable[[list[Row]], None] = lambda rows: None,
-    watch: Watch | None = None,
+    watch: OnEvent | None = None,
 ) -> list[Row]:
     """Every question decoded and graded, but for the numbers in `done`; number i has the seed recipe.seed + i.
 
@@ -177,7 +178,7 @@ def resume(
     *,
     batch: int | None = None,
     insist: bool = False,
-    watch: Watch | None = None,
+    watch: OnEvent | None = None,
 ) -> None:
     """`run` what a file of rows lacks, each batch kept as it comes."""
     done = {int(row["number"]) for row in kept.kept}
@@ -211,14 +212,14 @@ def _decoded(
     part: Sequence[Question],
     given: Sequence[list[int]],
     recipe: Recipe,
-    watch: Watch | None,
+    watch: OnEvent | None,
 ) -> list[Result]:
     seeds = [recipe.seed + one.number for one in part]
     if task.puzzle is not None:
-        return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, watch=watch)
+        return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, on_event=watch)
     votes = recipe.build_search().choose in ASKS
     answers = [_reader(task, one.example) for one in part] if votes else None
-    return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, watch=watch)
+    return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, on_event=watch)
 
 
 def _reader(task: Task, example: Example) -> Callable[[str], str | None]:
