@@ -109,18 +109,21 @@ class Recipe:
     # settings of samplers, searches, potentials and choosers that have no field here
     settings: Mapping[str, Any] = Own({})
 
-    if not TYPE_CHECKING:  # a type checker knows the fields; every other setting of the registries may be named, too
+    if not TYPE_CHECKING:  # type checkers know the fields; any other name of a setting may be given, too
 
-        def __init__(self, sampler: Any = "confidence", search: Any = "vanilla", **values: Any) -> None:
+        def __init__(self, sampler: Any = None, search: Any = None, /, **values: Any) -> None:
             own = values.pop("settings", {})
             if not isinstance(own, Mapping):
                 raise SettingError(f"settings is {own!r}", "give names and values", setting="settings")
-            for name in own.keys() & values.keys():
-                raise SettingError(f"{name} is given twice", "leave one out", setting=name)
-            values |= {"sampler": sampler, "search": search, **own}
+            found = {kind: entry for kind, entry in (("sampler", sampler), ("search", search)) if entry is not None}
+            for given, value in [*values.items(), *own.items()]:
+                name = ALIASES.get(given, given)
+                if name in found:
+                    raise SettingError(f"{name} is given twice", "leave one out", setting=name)
+                found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" and type(value) is str else value
             for field in fields(Recipe):
-                object.__setattr__(self, field.name, values.pop(field.name, field.default))
-            object.__setattr__(self, "settings", Own({k: v for k, v in values.items() if v is not None}))
+                object.__setattr__(self, field.name, found.pop(field.name, field.default))
+            object.__setattr__(self, "settings", Own({name: one for name, one in found.items() if one is not None}))
             self._check_values()
             self._check_together()
 
@@ -277,14 +280,8 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
-        """From names and values; the community's names are understood, an unknown one is an error."""
-        found: dict[str, Any] = {}
-        for given, value in values.items():
-            name = ALIASES.get(given, given)
-            if name in found:
-                raise SettingError(f"{name} is given twice", "leave one out", setting=name)
-            found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" and isinstance(value, str) else value
-        return cls(**found)
+        """From names and values; names of other projects are understood, an unknown one is an error."""
+        return cls(**values)
 
     @classmethod
     def from_text(cls, text: str) -> Recipe:

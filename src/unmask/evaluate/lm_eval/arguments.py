@@ -82,7 +82,7 @@ def options(model_args: Mapping[str, Any]) -> Options:
         elif name in known():
             settings[name] = _setting(name, value)
         elif name == "recipe":
-            base = _shipped(value)
+            base = _recipe(value)
         else:
             names = [*OPTIONS, "recipe", *known(), *SETTING_NAMES, *NAMES]
             raise unknown("model_arg", given, names, "see docs/guide/lm-eval.md")
@@ -120,7 +120,7 @@ def _setting(name: str, value: Any) -> Any:
     return value
 
 
-def _shipped(name: Any) -> dict[str, Any]:
+def _recipe(name: Any) -> dict[str, Any]:
     """The settings of one of `unmask recipes`, or of a file, under their own names."""
     if name in RECIPES:
         found = RECIPES[name].settings
