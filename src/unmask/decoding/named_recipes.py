@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from unmask.decoding.recipe import Recipe
+from unmask.decoding.recipe import Recipe, read_settings
 from unmask.decoding.settings import SETTINGS
+from unmask.errors import unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -45,6 +47,15 @@ class NamedRecipe:
         for need in self.needs:
             words += [f"--{need.replace('_', '-')}", "FILE"]
         return shlex.join(words)
+
+
+def settings_of(name: object) -> dict[str, Any]:
+    """The settings of a named recipe, or of a file."""
+    if isinstance(name, str) and name in RECIPES:
+        return RECIPES[name].settings
+    if not isinstance(name, str) or not (Path(name).suffix or Path(name).exists()):
+        raise unknown("recipe", name, RECIPES, "`unmask recipes` lists them")
+    return read_settings(name)
 
 
 def _read(text: str) -> dict[str, NamedRecipe]:
