@@ -12,9 +12,7 @@ from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import ALIASES, CHOICES, KINDS, Recipe, parse, read_settings, takers
 from unmask.errors import InputError, SettingError, unknown
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
-from unmask.search import SCHEMES, SEARCHES
-from unmask.search.choosers import CHOOSERS
-from unmask.search.potentials import POTENTIALS
+from unmask.search import CHOOSERS, POTENTIALS, SCHEMES, SEARCHES
 
 
 def _or(names: Mapping[str, Any] | tuple[str, ...]) -> str:
@@ -37,7 +35,6 @@ HELP: dict[str, str] = {
     "fill_tail": "fill all that follows a decided EOS at once",
     "skip_tail": "leave all that follows a decided EOS out of the state entropy",
     "scope": f"the masks that make up the state entropy: of the whole {_or(CHOICES['scope'])}",
-    "weight": f"what a state counts in the path entropy: the same for every {_or(CHOICES['weight'])} covered",
     "steps": "planned steps; by default one for each open position (fast-dllm: as few as its threshold allows)",
     "block_length": "open positions to a block; blocks are decided from left to right",
     "select_temperature": "pick positions at random by their score at this temperature; 0 takes the best",
@@ -53,7 +50,6 @@ HELP: dict[str, str] = {
     "reveal": "positions that are decided, or masked again, in a step",
     "loops": "how often the least certain positions are decided anew",
     "eps": "diffusion time at the end of the schedule; dream: by default 0.001",
-    "alg_temp": "pick positions at random by their score at this temperature; 0 takes the best",
     "particles": "paths that are decoded side by side",
     "every": "steps between two resamplings; smc: by default a quarter of the planned steps, 4 without a plan",
     "strength": "how much low state entropy is favoured; smc: by default 5",
@@ -61,10 +57,6 @@ HELP: dict[str, str] = {
     "scheme": f"how copies are drawn from the weights: {_or(SCHEMES)}",
     "target": "solve the strength for this effective sample size, a share of the particles",
     "below": "resample only where the effective sample size is under this share of the particles",
-    "after": "resample only once this share of the open positions is decided",
-    "until": "resample only up to this share of the open positions",
-    "temper": "let the strength grow as this power of the share that is decided",
-    "islands": "groups of particles that are resampled each by itself",
     "reopen": "a copy masks this share of what it has decided again, drawn by how unlikely the tokens were",
     "choose": f"which particle is returned, by {_or(CHOOSERS)}",
     "beams": "paths that go on after each resampling",
@@ -83,7 +75,7 @@ GENERAL: dict[str, tuple[str, ...]] = {
         "late",
         "fill_tail",
     ),
-    "path entropy": ("scope", "weight", "skip_tail"),
+    "path entropy": ("scope", "skip_tail"),
 }
 
 

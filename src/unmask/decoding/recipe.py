@@ -48,7 +48,6 @@ class Recipe:
     skip_tail: bool = False
     # how path entropy is measured
     scope: str = "region"
-    weight: str = "step"
     # settings of samplers
     steps: int | None = None
     block_length: int | None = None
@@ -65,7 +64,6 @@ class Recipe:
     reveal: int | None = None
     loops: int | None = None
     eps: float | None = None
-    alg_temp: float | None = None
     # settings of searches
     particles: int | None = None
     every: int | None = None
@@ -74,10 +72,6 @@ class Recipe:
     scheme: str | None = None
     target: float | None = None
     below: float | None = None
-    after: float | None = None
-    until: float | None = None
-    temper: float | None = None
-    islands: int | None = None
     reopen: float | None = None
     choose: str | None = None
     beams: int | None = None
@@ -112,8 +106,6 @@ class Recipe:
             raise SettingError("fill_tail does not go with reopen, which may reopen an EOS", "leave one out")
         if self.cache_block is not None:
             self.check_cache()
-        if self.weight == "time" and self.potential in ("path", "both"):
-            raise SettingError(f"potential {self.potential} counts every state the same", "use weight step")
         self.build_search()
 
     def check_cache(self) -> None:
@@ -143,7 +135,7 @@ class Recipe:
         if len(set(ban) - {vocab.mask}) >= width - (vocab.mask < width):
             raise SettingError("every token is banned", "leave at least one")
         draw = Draw(self.temperature, self.top_k, self.top_p, ban)
-        return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope, self.weight)
+        return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope)
 
     def _given(self, build: Callable[..., Any]) -> dict[str, Any]:
         return {name: getattr(self, name) for name in settings(build) if getattr(self, name) is not None}
@@ -225,23 +217,23 @@ ALIASES = {
     "cfg_scale": "guidance",
     "remasking": "sampler",
     "alg": "rule",
+    "alg_temp": "select_temperature",
     "num_particles": "particles",
 }
 SAMPLER_ALIASES = {"low_confidence": "confidence", "random": "uniform"}
 
-CHOICES = {"scope": ("region", "block"), "weight": ("step", "time")}
+CHOICES = {"scope": ("region", "block")}
 
 # name: (lowest, highest, whether the lowest itself is allowed)
 RANGES: dict[str, tuple[float, float, bool]] = {
     **dict.fromkeys(("length", "steps", "block_length", "cache_block", "reveal", "top_k"), (1, 2**31, True)),
     "loops": (0, 2**31, True),
-    **dict.fromkeys(("particles", "every", "beams", "candidates", "islands"), (1, 2**31, True)),
-    **dict.fromkeys(("temperature", "select_temperature", "alg_temp", "guidance"), (0, 1e9, True)),  # 1e9: flat
+    **dict.fromkeys(("particles", "every", "beams", "candidates"), (1, 2**31, True)),
+    **dict.fromkeys(("temperature", "select_temperature", "guidance"), (0, 1e9, True)),  # 1e9: flat
     **dict.fromkeys(("bound", "decay", "eta"), (0, math.inf, True)),
     "strength": (0, 1e100, True),  # beyond it weights overflow
     **dict.fromkeys(("factor", "cap"), (0, math.inf, False)),
-    **dict.fromkeys(("threshold", "draft", "after", "until", "reopen"), (0, 1, True)),
-    "temper": (0, 100, True),
+    **dict.fromkeys(("threshold", "draft", "reopen"), (0, 1, True)),
     **dict.fromkeys(("top_p", "target", "below"), (0, 1, False)),
     "eps": (0, 0.5, False),
     "seed": (-(2**63), 2**63 - 1, True),

@@ -12,9 +12,7 @@ from unmask.cli.flags import HELP
 from unmask.decoding.recipe import CHOICES, KINDS, RANGES, SPECIFIC, Recipe
 from unmask.models import EMBEDDED
 from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
-from unmask.search import SCHEMES, SEARCHES
-from unmask.search.choosers import CHOOSERS
-from unmask.search.potentials import POTENTIALS
+from unmask.search import CHOOSERS, POTENTIALS, SCHEMES, SEARCHES
 
 RULES = {"p2": tuple(P2_RULES), "dream": tuple(DREAM_RULES)}
 
