@@ -44,18 +44,13 @@ ONLY = {
 LAZY = {"decoding": "report"}  # only inside a function: loaded when it is called
 # Arrows that are still to be cut.
 DEBT = {
-    "core.gpu.recorded": "models samplers search",
-    "core.gpu.spread": "search",
-    "core.step": "models search",
+    "core.gpu.recorded": "models samplers",
+    "core.step": "models",
     "decoding.result": "report",
-    "evaluate.paper.cells": "cli",
-    "evaluate.theory.texts": "train",
     "samplers": "decoding",
     "samplers.scores": "decoding",
     "server.catalog": "cli",
-    "server.puzzle": "evaluate",
     "server.schemas": "cli",
-    "tasks.corpus": "rich",
 }
 NEVER = {"tasks": "torch"}
 OPEN = 12  # entries of the package besides __init__, __main__, _version and py.typed
