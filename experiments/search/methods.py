@@ -12,8 +12,8 @@ from torch import Tensor
 from unmask.core.entropy import bits
 from unmask.core.resampling import Potential, Resampled, Search, resample
 from unmask.core.state import State
-from unmask.decoding import recipe as recipes
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import takes
 from unmask.errors import SettingError
 from unmask.search import SEARCHES, smc
 from unmask.search.potentials import gibbs, likelihood, plain
@@ -206,5 +206,5 @@ def settings(method: str, cell: Cell, k: int) -> Recipe:
     """How a method decodes a cell with K particles."""
     given = METHODS[method]
     given = given(cell, k) if callable(given) else given
-    counted = "particles" in recipes.settings(SEARCHES[given["search"]])
+    counted = "particles" in takes(SEARCHES[given["search"]])
     return cell.recipe(**given, **({"particles": k} if counted else {}))

@@ -18,12 +18,13 @@ from unmask.cli import flags, models, show
 from unmask.core.denoiser import Chats
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import spelled
 from unmask.errors import InputError, unknown
 from unmask.evaluate import compare, rows
 from unmask.evaluate import run as bench
 from unmask.evaluate.header import origin
 from unmask.models import fingerprint, on_device
-from unmask.models.tokenizers import Pieces
+from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, files, shots
 from unmask.tasks.task import located
@@ -159,13 +160,13 @@ def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
     for name in ("shots", "chat", "batch", "insist", "max_rows", "compile"):
         if getattr(args, name):
-            raise InputError(f"{flags.spelled(name)} has no effect on text", "leave it out")
+            raise InputError(f"{spelled(name)} has no effect on text", "leave it out")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
     model = models.load_model(args, _model(args, embedded=True))
     if not (
         isinstance(model, Transformer)
-        and isinstance(model.tokenizer, Pieces)
+        and isinstance(model.tokenizer, FileTokenizer)
         and model.network.shape.tied
         and model.vocab.mask == text.MASK
     ):

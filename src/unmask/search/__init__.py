@@ -39,14 +39,18 @@ def smc(
 ) -> Search:
     """E-SMC: paths of low state entropy are copied over the others every few steps (Algorithm 1 as printed)."""
     if target is not None and strength is not None:
-        raise SettingError("strength and target exclude each other", "target solves the strength by itself")
+        raise SettingError(
+            "strength and target exclude each other", "target solves the strength by itself", setting="strength"
+        )
     if target is not None and below is not None:
         raise SettingError(
-            "target and below exclude each other", "target brings the effective sample size to one value"
+            "target and below exclude each other",
+            "target brings the effective sample size to one value",
+            setting="target",
         )
     if reopen and potential == "likelihood":
         why = "reopening takes unlikely tokens out of the log-probability that it weighs by"
-        raise SettingError(f"reopen does not go with potential {potential}", f"{why}; use another")
+        raise SettingError(f"reopen does not go with potential {potential}", f"{why}; use another", setting="reopen")
     return Search(
         particles,
         every,
@@ -62,7 +66,7 @@ def smc(
 
 def _find(name: str, value: str, registry: Mapping[str, Value]) -> Value:
     if value not in registry:
-        raise unknown(name, value, registry)
+        raise unknown(name, value, registry, setting=name)
     return registry[value]
 
 
