@@ -15,7 +15,6 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.rows import Rows
 from unmask.evaluate.stats import auroc, wilson
-from unmask.search.choosers import ASKS
 from unmask.tasks import Example, Task, puzzle_of, sandbox
 
 TOGETHER = {"cpu": 32, "cuda": 4096}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
@@ -212,7 +211,7 @@ def _decoded(
     seeds = [recipe.seed + one.number for one in part]
     if task.puzzle is not None:
         return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, watch=on_event)
-    votes = recipe.build_search().choose in ASKS
+    votes = recipe.build_search().choose.needs_answers
     answers = [_reader(task, one.example) for one in part] if votes else None
     return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, watch=on_event)
 
