@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from unmask import SAMPLERS, SEARCHES, Recipe, UnmaskError, decode, load
 from unmask.cli import main
+from unmask.core.state import State
 from unmask.decoding import settings
 from unmask.decoding import trace as traces
 from unmask.decoding.settings import SETTINGS, Range, Setting
 from unmask.samplers import Reveal, Sampler, counts, scores
-from unmask.search import Search
+from unmask.search import CHOOSERS, POTENTIALS, SCHEMES, Chooser, Potential, Search
 
 calls: list[str] = []
 
@@ -39,6 +42,30 @@ def registered() -> Iterator[None]:
     SAMPLERS["shy"], SEARCHES["pair"] = shy, pair
     yield
     del SAMPLERS["shy"], SEARCHES["pair"]
+
+
+def test_a_potential_a_scheme_and_a_chooser(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tilted(state: State, width: int, tilt: float = 1.0) -> Tensor:
+        return -tilt * state.entropy
+
+    def turned(weights: Tensor, total: Tensor, noise: Tensor, turn: int = 1) -> Tensor:
+        return (SCHEMES["systematic"](weights, total, noise) + turn) % weights.shape[1]
+
+    def numbered(state: State, answers: list[Any], number: int = 0) -> Tensor:
+        return torch.full((len(state.tokens) // state.particles,), number)
+
+    monkeypatch.setitem(POTENTIALS, "tilted", Potential(tilted))
+    monkeypatch.setitem(SCHEMES, "turned", turned)
+    monkeypatch.setitem(CHOOSERS, "numbered", Chooser("numbered", numbered))
+    how = {"search": "smc", "every": 1, "potential": "tilted", "scheme": "turned", "choose": "numbered"}
+    recipe = Recipe(sampler="uniform", temperature=1.0, length=4, **how, tilt=2.0, turn=2, number=3)
+    assert Recipe.from_text(recipe.to_text()) == recipe and decode(load("table"), "a", recipe=recipe).chosen == 3
+    assert recipe.build_search().potential.score.keywords == {"tilt": 2.0}  # type: ignore[attr-defined]
+    assert recipe.build_search().scheme.keywords == {"turn": 2}  # type: ignore[attr-defined]
+    assert decode(load("table"), "a", recipe=recipe.replace(number=None)).chosen == 0
+    assert refused(search="smc", tilt=2.0).endswith("search smc: leave it out, or use potential tilted")
+    assert refused(search="smc", potential="tilted", tilt="x") == "tilt is 'x': give a number"
+    assert settings.known()["number"].kind is int and settings.takers("turn") == {"scheme turned": 1}
 
 
 def refused(**how: Any) -> str:
