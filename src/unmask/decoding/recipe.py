@@ -11,13 +11,13 @@ from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from unmask.core.beliefs import Draw
 from unmask.core.state import Vocab
 from unmask.core.step import Rules
 from unmask.decoding import settings as table
-from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, parse
+from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, Build, Registry, parse
 from unmask.errors import SettingError, unknown
 from unmask.samplers import Sampler
 from unmask.search import Search
@@ -48,14 +48,6 @@ class Own(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._values)
-
-
-class Part(NamedTuple):
-    """A function of a registry, or like one, and the settings that it takes."""
-
-    function: Callable[..., Any]
-    takes: dict[str, Parameter]
-    group: str
 
 
 # how settings of their own get into the parts of a search
@@ -145,10 +137,10 @@ class Recipe:
                 object.__setattr__(self, kind, next((name for name in names if names[name] is entry), entry))
             elif str(entry) not in names:
                 raise unknown(kind, entry, names, setting=kind)
-        own, parts = dict(self.settings), self._parts.items()
-        taken = {
-            n: table.row_of(one, self.name(kind), part.group) for kind, part in parts for n, one in part.takes.items()
-        }
+        own: dict[str, Any] = dict(self.settings)
+        taken: dict[str, table.Setting] = {}
+        for kind, part in self._parts.items():
+            taken |= table.rows_of(*part, self.name(kind))
         given = {name: value for name, value in self.to_dict().items() if name not in ("sampler", "search")}
         rows = SETTINGS if given.keys() <= SETTINGS.keys() else {**table.known(), **taken}
         for name, value in given.items():
@@ -217,35 +209,35 @@ class Recipe:
 
     @cached_property
     def _sampler(self) -> Sampler:
-        made: Sampler = self._parts["sampler"].function(**self._given("sampler"))
+        made: Sampler = self._parts["sampler"][0](**self._given("sampler"))
         return made
 
     @cached_property
     def _search(self) -> Search:
-        made: Search = self._parts["search"].function(**self._given("search"))
+        made: Search = self._parts["search"][0](**self._given("search"))
         for kind, bind in BIND.items():
             if kind in self._parts and (own := self._given(kind)):
                 made = dataclasses.replace(made, **{kind: bind(getattr(made, kind), own)})
         return made
 
     @cached_property
-    def _parts(self) -> dict[str, Part]:
+    def _parts(self) -> dict[str, tuple[Build, Registry]]:
         """Its sampler and search, and what that search is made of: all that takes settings."""
-        found: dict[str, Part] = {}
+        found: dict[str, tuple[Build, Registry]] = {}
         for kind, registry in table.registries().items():
             entry = getattr(self, kind)
             if kind not in ("sampler", "search"):  # of the search: its own default where no other is given
-                default = table.parameters(found["search"].function).get(kind)
+                default = table.parameters(found["search"][0]).get(kind)
                 entry = default.default if default is not None and entry is None else entry
             function = entry if callable(entry) else registry.table.get(str(entry))
             if function is not None:
-                found[kind] = Part(function, table.parameters(function, registry.fixed), registry.group)
+                found[kind] = function, registry
         return found
 
     def _given(self, kind: str) -> dict[str, Any]:
         """The settings that a part takes, as far as they differ from its defaults."""
-        given = {}
-        for name, one in self._parts[kind].takes.items():
+        (build, registry), given = self._parts[kind], {}
+        for name, one in table.parameters(build, registry.fixed).items():
             if self.get(name) is not None:
                 given[name] = self.get(name)
             elif one.default is Parameter.empty:

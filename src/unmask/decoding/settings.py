@@ -300,9 +300,14 @@ def known() -> dict[str, Setting]:
     """The table, and the rows of what registered functions of a user's own take besides."""
     found = dict(SETTINGS)
     for who, build, registry in _entries():
-        for name, one in parameters(build, registry.fixed).items():
-            found.setdefault(name, row_of(one, who, registry.group))
+        for row in rows_of(build, registry, who).values():
+            found.setdefault(row.name, row)
     return found
+
+
+def rows_of(build: Build, registry: Registry, who: str) -> dict[str, Setting]:
+    """The rows of all that a function takes."""
+    return {name: row_of(one, who, registry.group) for name, one in parameters(build, registry.fixed).items()}
 
 
 def row_of(one: inspect.Parameter, who: str, group: str) -> Setting:
