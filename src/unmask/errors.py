@@ -19,7 +19,11 @@ class InputError(UnmaskError):
 
 
 class SettingError(UnmaskError):
-    """A setting out of range, unknown, or without effect on the chosen sampler or search."""
+    """A setting out of range, unknown, or without effect on the chosen sampler or search; `setting` is its name."""
+
+    def __init__(self, message: str, hint: str = "", *, setting: str = "") -> None:
+        super().__init__(message, hint)
+        self.setting = setting
 
 
 class ModelError(UnmaskError):
@@ -35,9 +39,9 @@ def many(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
-def unknown(kind: str, name: object, choices: Iterable[str], where: str = "") -> SettingError:
+def unknown(kind: str, name: object, choices: Iterable[str], where: str = "", *, setting: str = "") -> SettingError:
     """An unknown name, with the nearest of the known ones; else all of them, or `where` they are listed."""
     names = list(choices)
     near = get_close_matches(str(name), names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else where or "choose from " + ", ".join(names)
-    return SettingError(f"unknown {kind} {name!r}", hint)
+    return SettingError(f"unknown {kind} {name!r}", hint, setting=setting)

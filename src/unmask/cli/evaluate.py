@@ -18,6 +18,7 @@ from unmask.cli import flags, models, show
 from unmask.core.denoiser import Chats
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import spelled
 from unmask.errors import InputError, unknown
 from unmask.evaluate import compare, rows
 from unmask.evaluate import run as bench
@@ -72,7 +73,7 @@ def _run(args: Namespace, task: Task, questions: list[bench.Question], recipe: R
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
         raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
     with show.evaluating(len(questions), len(kept.kept)) as watch:
-        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, watch=watch)
+        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, on_event=watch)
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
     for name in ("shots", "chat", "batch", "insist", "max_rows", "compile"):
         if getattr(args, name):
-            raise InputError(f"{flags.spelled(name)} has no effect on text", "leave it out")
+            raise InputError(f"{spelled(name)} has no effect on text", "leave it out")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
     model = models.load_model(args, _model(args, embedded=True))

@@ -14,14 +14,14 @@ from unmask.decoding.background import count
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.prompt import Text, encode
+from unmask.decoding.settings import DEFAULT_LENGTH, describe
 from unmask.errors import InputError, unknown
 from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
-from unmask.tasks import corpus
+from unmask.tasks import files
 
 DEFAULT = "text"
-USUAL = 64  # positions to generate where neither the user nor the model sets a limit: a few lines of text
 
 
 def generate(args: Namespace) -> None:
@@ -75,13 +75,13 @@ def _show(results: Sequence[Result], prompts: Sequence[str] | None) -> None:
 def _prompts(args: Namespace) -> list[str]:
     if args.prompts is None:
         return [_text(args.prompt or "")]
-    lines = corpus.read(args.prompts).split("\n")
+    lines = files.read(args.prompts).split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def _text(given: str) -> str:
     """A prompt or canvas; `-` is standard input without its last newline."""
-    return corpus.read("-").removesuffix("\n") if given == "-" else given
+    return files.read("-").removesuffix("\n") if given == "-" else given
 
 
 def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
@@ -92,24 +92,24 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 
 def _usual_length(model: Denoiser, prompts: Sequence[Text]) -> int:
     longest = max(len(encode(model, prompt)) for prompt in prompts)
-    return USUAL if model.limit is None else max(1, min(USUAL, model.limit - longest))
+    return DEFAULT_LENGTH if model.limit is None else max(1, min(DEFAULT_LENGTH, model.limit - longest))
 
 
 def samplers(args: Namespace) -> None:
     """List the samplers, or say all about one."""
-    entries = {name: show.entry(name, build, flags.HELP) for name, build in SAMPLERS.items()}
+    entries = {name: describe(name, build) for name, build in SAMPLERS.items()}
     _list("sampler", entries, args)
 
 
 def searches(args: Namespace) -> None:
     """List the searches, or say all about one."""
-    entries = {name: show.entry(name, build, flags.HELP) for name, build in SEARCHES.items()}
+    entries = {name: describe(name, build) for name, build in SEARCHES.items()}
     _list("search", entries, args)
 
 
 def models(args: Namespace) -> None:
     """List the models, or load one and say all about it."""
-    entries = {name: show.entry(name, build, MODEL_HELP) for name, build in MODELS.items()}
+    entries = {name: describe(name, build, MODEL_HELP) for name, build in MODELS.items()}
     if args.name is None:
         check_unused(args)
     else:
@@ -157,8 +157,13 @@ def frequencies(args: Namespace) -> None:
     words = load_tokenizer(args.model, tokenizer=args.tokenizer, revision=args.revision)
     names = None if args.fields is None else [name for name in args.fields.split(",") if name]
     with show.progress() as bar:
-        texts = corpus.Texts(args.files, names, bar)
-        table = count(texts, texts.blamed(words.encode), args.model)
+        task = bar.add_task("", total=None)
+
+        def on_progress(path: str, done: int, total: int) -> None:
+            bar.update(task, description=path, completed=done, total=total)
+
+        texts = files.Texts(args.files, names, on_progress)
+        table = count(texts, texts.located(words.encode), args.model)
     table.save(args.output)
     print(f"{args.output}: {show.many(table.total, 'token')}, {len(table.counts)} different ones")
 

@@ -12,7 +12,7 @@ from unmask._version import __version__
 from unmask.cli import demo, evaluate, flags, generate, judge, models, paper, puzzles, report, serve, speed, theory
 from unmask.cli.models import Namespace
 from unmask.decoding.prompt import MARKER
-from unmask.decoding.recipe import ALIASES
+from unmask.decoding.settings import ALIASES, spelled
 from unmask.errors import InputError, UnmaskError, unknown
 
 FOLLOW = f"""\
@@ -20,7 +20,7 @@ A canvas has a hole where {MARKER} stands; [MASK*8] is eight holes.
 A recipe file holds settings as TOML or JSON, with names as in `unmask samplers`; flags go over it.
 Brackets say which samplers or searches take a setting, with its default; elsewhere it is an error.
 Names of other projects work too:
-{chr(10).join(f"  {flags.spelled(alias)} is {flags.spelled(name)}" for alias, name in ALIASES.items())}"""
+{chr(10).join(f"  {spelled(alias)} is {spelled(name)}" for alias, name in ALIASES.items())}"""
 
 # command: (function, help, examples); the tests run the examples
 COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
