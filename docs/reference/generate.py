@@ -47,10 +47,10 @@ TRACE = {
         "ancestors": "after a resampling: the row that each row was copied from, before `changes`",
         "ess": "after a resampling: effective sample size of each prompt",
         "strength": "after a resampling: strength used for each prompt",
-        "log_evidence": "after a resampling: log of its mean weight; their sum estimates the log of the normalising constant",
+        "log_evidence": "after a resampling: log of its mean weight; their sum estimates the log-evidence",
         "lineages": "after a resampling: how many first particles still have descendants",
         "changes": "[row, column, token, entropy of the position in bits] for every written position",
-        "logprobs": "with `logprobs=n`: for every change [log-probability in nats, n pairs of token and log-probability]",
+        "logprobs": "with `logprobs=n`: for every change [log-probability in nats, n pairs [token, log-probability]]",
         "steps": "steps so far, one per row",
         "calls": "network calls so far, one per prompt",
         "evaluations": "rows through the network so far, one per prompt",
@@ -114,6 +114,26 @@ ROWS = {
 }
 
 
+TRACE_HEAD = """\
+# Trace format
+
+A trace is a UTF-8 file of JSON lines, one event per line: one `start`, a `step` for every step, one `end`. Rows are
+numbered `prompt * particles + particle`. Columns count from a row's first real token. Entropies are bits. A reader
+ignores fields that it does not know. `unmask.decoding.trace` reads, replays and splits traces
+([guide](../guide/traces.md)).
+"""
+TRACE_TAIL = """
+A stream of `/v1/paths` that fails ends with an object that has only `error`: its `message`, `type`, `param` and `code`.
+"""
+ROWS_HEAD = """\
+# Rows format
+
+`unmask eval --rows FILE` writes a UTF-8 file of JSON lines: a header, then one line per answer. Lines are appended and
+never rewritten. A torn last line is cut when the run resumes. If it resumes with another version or machine, a line
+`resumed` has what changed ([guide](../guide/measuring.md#rows)).
+"""
+
+
 def pages() -> dict[str, str]:
     """File name -> text."""
     made = {
@@ -143,9 +163,9 @@ def settings_page() -> str:
 def parser_of(*words: str) -> argparse.ArgumentParser:
     """The parser that would print the help of a command."""
     found: list[argparse.ArgumentParser] = []
-    with mock.patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self)):
-        with contextlib.suppress(SystemExit):
-            command_line([*words, "--help"])
+    keep = mock.patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self))
+    with keep, contextlib.suppress(SystemExit):
+        command_line([*words, "--help"])
     return found[0]
 
 
@@ -186,7 +206,9 @@ def spelled(action: argparse.Action) -> str:
 
 def expanded(action: argparse.Action) -> str:
     values = {"default": action.default, "prog": "unmask"}
-    return re.sub(r"%\((\w+)\)s", lambda found: str(values.get(found[1], found[0])), action.help or "").replace("%%", "%")
+    return re.sub(r"%\((\w+)\)s", lambda found: str(values.get(found[1], found[0])), action.help or "").replace(
+        "%%", "%"
+    )
 
 
 # --- HTTP ------------------------------------------------------------------------------------------------------------
@@ -217,9 +239,13 @@ def http_page() -> str:
     codes = {code: what["description"] for _, _, one in asked for code, what in one["responses"].items()}
     codes["200"] = "Answered"
     parts.append(table(("status", "meaning"), sorted(codes.items())))
-    parts.append("Every [setting](settings.md) of a recipe is a field of the three POST requests, besides those below.\n")
+    parts.append(
+        "Every [setting](settings.md) of a recipe is a field of the three POST requests, besides those below.\n"
+    )
     for name, schema in sorted(schemas.items(), key=lambda item: (not item[0].endswith("Request"), item[0])):
-        parts += [f"## {name}\n", schema.get("description", "") + "\n"] if schema.get("description") else [f"## {name}\n"]
+        parts += (
+            [f"## {name}\n", schema.get("description", "") + "\n"] if schema.get("description") else [f"## {name}\n"]
+        )
         fields = {key: one for key, one in schema.get("properties", {}).items() if not is_setting(name, key)}
         needed = schema.get("required", [])
         rows = [(f"`{key}`" + (" *" if key in needed else ""), kind(one), about(one)) for key, one in fields.items()]
@@ -261,15 +287,10 @@ def trace_page() -> str:
     for name, fields in TRACE.items():
         here = {key for event in events if event["event"] == name for key in event}
         compare(f"event {name}", {*fields, "words"}, here | {"words"})
-    text = (
-        "# Trace format\n\nA trace is a UTF-8 file of JSON lines, one event per line: one `start`, a `step` for every step, "
-        "one `end`.\nRows are numbered `prompt * particles + particle`. Columns count from a row's first real token. Entropies are "
-        "bits.\nA reader ignores fields that it does not know. `unmask.trace` reads, replays and splits traces "
-        "([guide](../guide/traces.md)).\n"
-    )
+    text = TRACE_HEAD
     for name, fields in TRACE.items():
         text += f"\n## {name}\n\n" + table(("field", "meaning"), ((f"`{key}`", what) for key, what in fields.items()))
-    return text + "\nA stream of `/v1/paths` that fails ends with a line `error`: an object with `message`, `type` and `code`.\n"
+    return text + TRACE_TAIL
 
 
 def rows_page() -> str:
@@ -282,11 +303,7 @@ def rows_page() -> str:
         header, row = (json.loads(line) for line in rows.read_text().splitlines())
     compare("header", ROWS["header"].keys() | ORIGIN.keys(), header)
     compare("row", ROWS["row"], row)
-    text = (
-        "# Rows format\n\n`unmask eval --rows FILE` writes a UTF-8 file of JSON lines: a header, then one line per answer in the "
-        "order of the questions.\nLines are appended and never rewritten. A torn last line is cut when the run resumes. If it resumes "
-        "with another version or machine, a line `resumed` has what changed.\n"
-    )
+    text = ROWS_HEAD
     for name, fields in {"header": {**ROWS["header"], **ORIGIN}, "row": ROWS["row"]}.items():
         text += f"\n## {name}\n\n" + table(("field", "meaning"), ((f"`{key}`", what) for key, what in fields.items()))
     return text

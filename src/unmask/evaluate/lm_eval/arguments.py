@@ -85,7 +85,7 @@ def options(model_args: Mapping[str, Any]) -> Options:
             base = _shipped(value)
         else:
             names = [*OPTIONS, "recipe", *known(), *SETTING_NAMES, *NAMES]
-            raise unknown("model_arg", given, names, "see docs/guide/lm-eval.md")
+            raise unknown("model_arg", given, names, "see docs/guide/lm-eval-details.md")
     if "pretrained" not in own:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
     settings = {**base, **settings}
