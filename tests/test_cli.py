@@ -371,7 +371,7 @@ def test_one_is_not_several(run, here):
         ("generate --sampler uniform --select-temperature 1", "select-temperature has no effect on sampler uniform"),
         ("generate once upon", "unexpected 'upon': put quotes around"),
         ("puzzles sudoku --answers good.txt", "unexpected 'good.txt': see `unmask puzzles --help`"),
-        ("generate hello --model table", "'h' is no character of this model: it knows 'aenrst'"),
+        ("generate hello --model table", "'h' is not a character of this model: it knows 'aenrst'"),
         ("generate --length 0", "length is 0: it must be at least 1"),
         ("generate --length x", "length is 'x': give a whole number"),
         ("generate --length 3 --gen-length 3", "length is given twice"),
@@ -404,7 +404,7 @@ def test_one_is_not_several(run, here):
         ("generate --ban 77 --model table", "ban holds 77: give ids from 0 to 5, or eos"),
         ("generate --search best-of-n --particles 1000000000", "lower particles, length or the number of prompts"),
         ("frequencies none.txt --model table -o t.json", "cannot read 'none.txt': No such file or directory"),
-        ("frequencies upper.txt --model table -o t.json", "upper.txt:2: 'S' is no character of this model"),
+        ("frequencies upper.txt --model table -o t.json", "upper.txt:2: 'S' is not a character of this model"),
         ("frequencies empty.txt --model table -o t.json", "the text holds no tokens"),
         ("frequencies bytes.txt --model table -o t.json", "cannot read 'bytes.txt': it is not UTF-8 text"),
         ("frequencies upper.txt --model table -o none/t.json", "there is no folder for 'none/t.json'"),
@@ -553,7 +553,7 @@ def test_progress_counts_decided_positions(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Screen())
     recipe = Recipe(sampler="p2", steps=4, length=6, temperature=1.0, search="smc", particles=3, every=1)
     with show.progress() as bar:
-        decode(load("table"), recipe=recipe, watch=show._follow(bar))
+        decode(load("table"), recipe=recipe, on_event=show._follow(bar))
         assert (bar.tasks[0].total, bar.tasks[0].completed, bar.tasks[0].description) == (18, 18, "step 4")
     with show.following() as watch:
         assert watch is not None

@@ -282,8 +282,10 @@ def about(one: dict[str, Any]) -> str:
 def trace_page() -> str:
     """The table of events, after a decode with resampling has shown that nothing is missing."""
     recipe = Recipe(sampler="uniform", steps=3, length=4, temperature=1.0, search="smc", particles=2, every=1)
-    events: list[dict[str, Any]] = []
-    decode_batch(load("table"), ["se"], recipe=recipe, watch=events.append, logprobs=1)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "trace.jsonl")
+        decode_batch(load("table"), ["se"], recipe=recipe, trace=file, logprobs=1)
+        events = [json.loads(line) for line in file.read_text().splitlines()]
     for name, fields in TRACE.items():
         here = {key for event in events if event["event"] == name for key in event}
         compare(f"event {name}", {*fields, "words"}, here | {"words"})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -27,11 +28,35 @@ class SettingError(UnmaskError):
 
 
 class ModelError(UnmaskError):
-    """A model that cannot be found or that answers with something that is no distribution."""
+    """A model that cannot be found, or whose output is not a distribution."""
 
 
 class ProgressError(UnmaskError):
     """A sampler without a schedule that decided nothing in a step."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, else the name of its class; at most 160 printable characters."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return printable(next(filter(None, lines), type(error).__name__)[:160])
+
+
+@contextmanager
+def guarded(
+    message: str, kind: type[UnmaskError] = ModelError, but: tuple[type[BaseException], ...] = ()
+) -> Iterator[None]:
+    """Any error of foreign code inside, a SystemExit or a panic too, becomes one of this kind; those in `but` pass."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (UnmaskError, KeyboardInterrupt, MemoryError, *but)):
+            raise
+        raise kind(message, first_line(error)) from None
+
+
+def printable(text: str) -> str:
+    """The text; escaped if it holds characters that a terminal would interpret."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def many(number: int, one: str, several: str = "") -> str:
