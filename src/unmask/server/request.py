@@ -14,7 +14,7 @@ from unmask.decoding.prompt import HOLE, Canvas, Text, encode, from_canvas
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, SAMPLER_ALIASES, general, takes
 from unmask.errors import InputError, UnmaskError, unknown
-from unmask.models import EMBEDDED, Denoiser
+from unmask.models import BUNDLED, Denoiser
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.server import schemas
@@ -272,8 +272,8 @@ def _settings(body: Body, defaults: Mapping[str, Any]) -> dict[str, Any]:
             raise Refusal(400, f"{named[setting]} and {name} mean the same", "leave one out", param=name)
         named[setting] = name
         given[setting] = SAMPLER_ALIASES.get(str(value), value) if setting == "sampler" else value
-    if given.get("background") not in (None, *EMBEDDED, defaults.get("background")):
-        hint = f"a request may name {', '.join(EMBEDDED)}; a file only the server"
+    if given.get("background") not in (None, *BUNDLED, defaults.get("background")):
+        hint = f"a request may name {', '.join(BUNDLED)}; a file only the server"
         raise Refusal(400, f"background is {given['background']!r}", hint, param="background")
     sampler, search = (given.get(name, defaults.get(name, default)) for name, default in ENTRIES)
     if sampler not in SAMPLERS:
