@@ -13,6 +13,7 @@ from unmask._version import __version__
 from unmask.decoding.trace import Canvases
 from unmask.server.batcher import Decoded
 from unmask.server.puzzle import ParsedPuzzle
+from unmask.server.replies import ParticleReply, PathReply
 from unmask.server.request import Choice, ParsedRequest
 from unmask.server.stream import Spelling, Tokens, cut, visible
 
@@ -53,9 +54,9 @@ def choice_text(request: ParsedRequest, choice: Choice, decoded: Decoded, canvas
 # --- unmask's own field ----------------------------------------------------------------------------------------------
 
 
-def number(value: float) -> float | None:
-    """A number for JSON; null if it is not finite."""
-    return value if math.isfinite(value) else None
+def number(value: Any) -> Any:
+    """A value for JSON; null for a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def curve(path: Sequence[float | None]) -> list[float | None]:
@@ -65,34 +66,15 @@ def curve(path: Sequence[float | None]) -> list[float | None]:
 
 
 def path_field(decoded: Decoded, puzzle: ParsedPuzzle | None) -> dict[str, Any]:
-    """The path of a choice, and the verdict on its answer to a puzzle. Entropies are bits."""
+    """The path of a choice, and the verdict on its answer to a puzzle: the fields of PathReply. Entropies are bits."""
     result = decoded.result
-    return {
-        "path_entropy": number(result.path_entropy),
-        "surprise": number(result.best.surprise),
-        "state_entropy": curve(result.best.state_entropy),
-        "steps": result.steps,
-        "calls": result.calls,
-        "evaluations": result.evaluations,
-        "seed": result.seed,
-        "chosen": result.chosen,
-        "lineages": result.lineages,
-        "log_evidence": number(result.log_evidence),
-        "seconds": result.seconds,
-        "waited": decoded.waited,
-        "batch": decoded.batch,
-        "particles": [
-            {
-                "text": one.text,
-                "path_entropy": number(one.path_entropy),
-                "surprise": number(one.surprise),
-                "steps": one.steps,
-                "origin": one.origin,
-            }
-            for one in result.particles
-        ],
-        **({} if puzzle is None else puzzle.verdict(result)),
-    }
+    whole = {**result.to_dict(), "waited": decoded.waited, "batch": decoded.batch, "surprise": result.best.surprise}
+    found = {name: number(whole[name]) for name in PathReply.model_fields if name in whole}
+    found["state_entropy"] = curve(result.best.state_entropy)
+    found["particles"] = [
+        {name: number(one[name]) for name in ParticleReply.model_fields} for one in whole["particles"]
+    ]
+    return {**found, **({} if puzzle is None else puzzle.verdict(result))}
 
 
 def request_field(request: ParsedRequest, decoded: Sequence[Decoded]) -> dict[str, Any]:

@@ -104,14 +104,17 @@ class ChatLogprobs(BaseModel):
     refusal: None
 
 
-class CompletionChoice(BaseModel):
-    """One choice."""
-
+class _Choice(BaseModel):
     index: int
-    text: str
-    logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
     unmask: PathReply
+
+
+class CompletionChoice(_Choice):
+    """One choice."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
 
 
 class ChatMessage(BaseModel):
@@ -122,14 +125,11 @@ class ChatMessage(BaseModel):
     refusal: None
 
 
-class ChatChoice(BaseModel):
+class ChatChoice(_Choice):
     """One choice."""
 
-    index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
-    unmask: PathReply
 
 
 class _Head(BaseModel):
