@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -173,10 +171,3 @@ def test_samplers_do_not_wait_for_the_device(path: Path) -> None:
     for name, _ in calls(path):
         assert name.rpartition(".")[2] not in ("item", "tolist", "cpu", "numpy", "nonzero"), name
         assert name not in ("int", "float", "bool"), name
-
-
-def test_the_command_line_loads_nothing_slow() -> None:
-    slow = ("torch._dynamo", "torch._inductor", "sympy", "matplotlib", "transformers", "fastapi", "datasets")
-    code = f"import sys, unmask.cli; print(*[name for name in {slow!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
