@@ -1,6 +1,6 @@
 """Kept rows of `unmask paper` -> one file for each place, small enough to go into a repository.
 
-    python experiments/pack_rows.py runs/paper/rows docs/rows
+    python experiments/pack_rows.py runs/paper/rows results/rows
 
 writes paper-PLACE.jsonl.xz: for each cell a line with its recipe, model, data, machine and date, then its rows. Texts
 are left out, and of the answers to puzzles the right ones: a puzzle's seed and recipe give them again.

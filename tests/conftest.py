@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--data",
         default=os.environ.get("UNMASK_DATA"),
-        help="folder with the files of the public benchmarks (sudoku4/, countdown/, math/, code/); docs/tasks.md",
+        help="folder with the files of the public benchmarks (sudoku4/, countdown/, math/, code/); docs/guide/tasks.md",
     )
     parser.addoption(
         "--images", default=None, help="folder for pictures of larger reports, taken by the browser tests (docs/img)"

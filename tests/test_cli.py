@@ -280,7 +280,7 @@ def test_frequencies_of_json_lines(run, fails, here):
     assert run(*given, "--fields", "text,title") == "t.json: 9 tokens, 5 different ones\n"
     assert run(*given, "--fields", "text") == "t.json: 6 tokens, 4 different ones\n"
     assert "did you mean 'title'?" in fails(*given, "--fields", "titel")
-    assert "a.jsonl:1: the field 'year' is no text" in fails(*given, "--fields", "year")
+    assert "a.jsonl:1: the field 'year' is not text" in fails(*given, "--fields", "year")
     assert "--fields" in fails(*given)
 
 
@@ -406,7 +406,7 @@ def test_one_is_not_several(run, here):
         ("frequencies none.txt --model table -o t.json", "cannot read 'none.txt': No such file or directory"),
         ("frequencies upper.txt --model table -o t.json", "upper.txt:2: 'S' is no character of this model"),
         ("frequencies empty.txt --model table -o t.json", "the text holds no tokens"),
-        ("frequencies bytes.txt --model table -o t.json", "cannot read 'bytes.txt': it is no UTF-8 text"),
+        ("frequencies bytes.txt --model table -o t.json", "cannot read 'bytes.txt': it is not UTF-8 text"),
         ("frequencies upper.txt --model table -o none/t.json", "there is no folder for 'none/t.json'"),
         ("puzzles sudoku -o none/p.txt", "there is no folder for 'none/p.txt': make it first"),
         ("frequencies good.txt --model table -o .", "'.': Is a directory"),

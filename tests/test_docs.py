@@ -1,4 +1,4 @@
-"""README and guide: every block of Python and every `unmask` command runs as printed."""
+"""README and docs: blocks of Python and `unmask` commands run as printed, links lead somewhere, nothing is left out."""
 
 from __future__ import annotations
 
@@ -13,73 +13,97 @@ from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/guide.md"]
-CARDS = ["docs/models/sudoku.md", "docs/models/countdown.md", "docs/models/text.md"]
+GUIDE = ROOT / "docs" / "guide"
+ELSEWHERE = {"lm-eval", "live-page", "operating", "requests", "serving"}  # run by test_lmeval and test_serve_page
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.M | re.S)
+PAGES = sorted(
+    path
+    for place in (".", "docs", "results", "experiments")
+    for path in (ROOT.glob("*.md") if place == "." else (ROOT / place).rglob("*.md"))
+)
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/models.md", "docs/training.md"])
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(path: Path) -> list[tuple[str, str]]:
+    """The blocks of Python, and those that begin with an `unmask` command."""
+    found = BLOCK.findall(path.read_text(encoding="utf-8"))
+    return [(language, block) for language, block in found if language == "python" or block.startswith("unmask")]
+
+
+RUN = [
+    path for path in [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))] if path.stem not in ELSEWHERE and blocks(path)
+]
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     known = dict(SAMPLERS)
-    names: dict[str, object] = {"__name__": page}  # blocks of a page go on from each other
-    ran = 0
+    names: dict[str, object] = {"__name__": page.stem}  # the blocks of a page share their names
     try:
-        for language, block in re.findall(r"^```(python|sh)\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S):
+        for language, block in blocks(page):
             if language == "python":
-                exec(compile(block, page, "exec", dont_inherit=True), names)
-                ran += 1
-            elif block.startswith("unmask"):
-                for line in block.splitlines():
-                    capsys.readouterr()
-                    assert main(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
-                    assert "warning" not in capsys.readouterr().err, line
-                    ran += 1
+                exec(compile(block, name_of(page), "exec", dont_inherit=True), names)
+                continue
+            for line in block.splitlines():
+                capsys.readouterr()
+                assert main(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
+                assert "warning" not in capsys.readouterr().err, line
     finally:
         SAMPLERS.clear()
         SAMPLERS.update(known)
-    assert ran >= 3
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_sampler_and_search_is_there(page):
-    text = (ROOT / page).read_text()
-    assert not [name for name in [*SAMPLERS, *SEARCHES] if f"| `{name}` |" not in text]
 
 
 @pytest.mark.parametrize(
-    "page",
-    [*PAGES, *CARDS]
-    + [
-        f"docs/{name}.md"
-        for name in (
-            "decisions",
-            "lm-eval",
-            "models",
-            "results",
-            "sandbox",
-            "search",
-            "serve",
-            "tasks",
-            "theory",
-            "training",
-        )
-    ],
+    ("page", "names"), [("samplers", SAMPLERS), ("searches", SEARCHES)], ids=["samplers", "searches"]
 )
+def test_every_sampler_and_search_is_there(page, names):
+    text = (GUIDE / f"{page}.md").read_text(encoding="utf-8")
+    assert not [name for name in names if f"| `{name}` |" not in text]
+
+
+def anchors(path: Path) -> set[str]:
+    """The headings of a page, as a browser addresses them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def links(path: Path) -> list[str]:
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if not target.startswith("http")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
-    text = (ROOT / page).read_text()
-    headings = {
-        re.sub(r"[^\w -]", "", h).strip().lower().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.M)
-    }
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith("#"):
-            assert target[1:] in headings, target
-        elif not target.startswith("http"):
-            assert ((ROOT / page).parent / target.partition("#")[0]).exists(), target
+    for target in links(page):
+        place, _, anchor = target.partition("#")
+        there = (page.parent / place) if place else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
 
 
-def test_the_file_tree_names_every_module():
-    readme = (ROOT / "README.md").read_text()
-    package = ROOT / "src" / "unmask"
-    files = [path.name for path in package.glob("*.py")]
-    folders = [f"{path.parent.name}/" for path in package.glob("*/__init__.py")]
-    assert not [name for name in files + folders if name not in readme]
+@pytest.mark.parametrize("folder", ["docs/guide", "docs/research", "docs/development/decisions"])
+def test_lists_of_contents_are_complete(folder):
+    index = ROOT / folder / "README.md"
+    listed = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+    assert not [path.name for path in index.parent.glob("*.md") if path.resolve() not in listed | {index.resolve()}]
+
+
+SOURCES = [path for folder in ("src", "tests", "experiments") for path in (ROOT / folder).rglob("*.*")]
+
+
+def test_paths_that_the_code_names_exist():
+    for path in [ROOT / "Makefile", *(path for path in SOURCES if path.suffix in (".py", ".sh", ".toml", ".js"))]:
+        for named in re.findall(r"(?<![\w/.])((?:docs|results)/[\w./-]*\w)", path.read_text(encoding="utf-8")):
+            assert (ROOT / named).exists(), f"{name_of(path)} names {named}"
+
+
+def test_the_architecture_names_every_room():
+    text = (ROOT / "docs" / "development" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [
+        path for path in (ROOT / "src" / "unmask").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    ]
+    assert not [path.name for path in rooms if not re.search(rf"^  {path.name}\b", text, re.M)]

@@ -18,7 +18,7 @@ from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError, ModelError
 from unmask.evaluate import rows
 from unmask.evaluate import run as bench
-from unmask.tasks import TASKS, Example
+from unmask.tasks import TASKS, Example, puzzle_of
 from unmask.tasks.puzzles import countdown, sudoku
 from unmask.tasks.puzzles.grids import grids
 from unmask.tasks.puzzles.sudoku import puzzle
@@ -64,7 +64,7 @@ def test_problems_of_several_layouts(tmp_path):
 def test_kinds_of_puzzles(name, given, right, tmp_path):
     (tmp_path / "p.txt").write_text(f"{given}\n")
     task = TASKS[name]
-    kind = bench.puzzle_of(task)
+    kind = puzzle_of(task)
     [question] = bench.sift(task, bench.canvases(task, task.examples(tmp_path / "p.txt"))).fit
     assert task.grades(right, question.example) == (True, True)
     assert task.grades(right[:-1] + "0", question.example) == (False, False)
@@ -94,7 +94,7 @@ def test_the_company_of_a_puzzle_changes_nothing(monkeypatch):
     together = bench.run(task, model, questions, recipe)
     told = []
     monkeypatch.setitem(bench.TOGETHER, "cpu", 6)  # two puzzles of three particles
-    apart = bench.run(task, model, questions, recipe, tell=told.append)
+    apart = bench.run(task, model, questions, recipe, on_rows=told.append)
     assert [len(rows) for rows in told] == [2, 2, 1] and [row for rows in told for row in rows] == apart
     assert [row.answer for row in together] == [row.answer for row in apart]
     assert [row.seed for row in apart] == [9, 10, 11, 12, 13]
@@ -202,7 +202,7 @@ def test_progress_moves_within_a_batch(monkeypatch):
     task = TASKS["countdown"]
     questions = bench.canvases(task, [Example("", {"input": "15,44,79,50"}, "")] * 3)
     with show.evaluating(3) as watch:
-        bench.run(task, load("countdown"), questions, Recipe(steps=9), batch=2, watch=watch)
+        bench.run(task, load("countdown"), questions, Recipe(steps=9), batch=2, on_event=watch)
     assert seen == pytest.approx([2 * n / 9 for n in range(10)] + [2 + n / 9 for n in range(10)])
 
 

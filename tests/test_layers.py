@@ -46,14 +46,10 @@ DEBT = {
     "core.gpu.spread": "search",
     "core.step": "models search",
     "decoding.result": "report",
-    "evaluate.paper.cells": "cli",
-    "evaluate.theory.texts": "train",
     "samplers": "decoding",
     "samplers.scores": "decoding",
     "server.catalog": "cli",
-    "server.puzzle": "evaluate",
     "server.schemas": "cli",
-    "tasks.corpus": "rich",
 }
 NEVER = {"tasks": "torch"}
 OPEN = 12  # entries of the package besides __init__, __main__, _version and py.typed

@@ -82,7 +82,7 @@ def test_a_model_must_be_named():
 
 
 def test_the_long_example_of_the_page_is_a_recipe():
-    page = (Path(__file__).parent.parent / "docs" / "lm-eval.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "guide" / "lm-eval.md").read_text()
     words = re.search(r"--model_args (pretrained=GSAI-ML\S+)", page)
     assert words is not None
     pairs = dict(part.split("=") for part in words[1].split(","))

@@ -322,8 +322,8 @@ def test_a_wrong_word_is_one_line(tasks, monkeypatch, capsys):
 
 @pytest.mark.skipif(not COMMAND.exists(), reason="unmask is not installed")
 def test_the_page_runs_as_printed(tmp_path):
-    """Both commands: shell and Python blocks of docs/lm-eval.md, in order."""
-    page = (Path(__file__).parent.parent / "docs" / "lm-eval.md").read_text()
+    """Both commands: shell and Python blocks of docs/guide/lm-eval.md, in order."""
+    page = (Path(__file__).parent.parent / "docs" / "guide" / "lm-eval.md").read_text()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     for language, block in re.findall(r"^```(python|sh)\n(.*?)^```$", page, re.M | re.S):
         words = [sys.executable, "-c", block] if language == "python" else ["bash", "-ec", block]

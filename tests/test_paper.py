@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from unmask import load
-from unmask.cli import main
+from unmask.cli import main, show
 from unmask.errors import InputError
 from unmask.evaluate.judge import Judge
 from unmask.evaluate.paper import EXPERIMENTS
@@ -89,7 +89,7 @@ def test_a_label_of_no_cell_is_refused() -> None:
 
 def test_rows_are_kept_and_the_table_has_both_numbers(tmp_path, capsys) -> None:
     experiment = read("small", SMALL)
-    job = Job(experiment, experiment.places["sudoku"], tmp_path)
+    job = Job(experiment, experiment.places["sudoku"], tmp_path, on_cell=show.milestone)
     found = run(job)
     told = ["sudoku: decoded cell 1 of 2, alone", "sudoku: decoded cell 2 of 2, E-BoN"]
     assert capsys.readouterr().err.splitlines() == told  # where no bar is seen
@@ -112,7 +112,7 @@ def test_rows_are_kept_and_the_table_has_both_numbers(tmp_path, capsys) -> None:
 
 def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge, capsys) -> None:
     experiment = read("small", SMALL)
-    job = Job(experiment, experiment.places["text"], tmp_path)
+    job = Job(experiment, experiment.places["text"], tmp_path, on_cell=show.milestone)
     assert all("ln_ppl" not in one for one in run(job))
     capsys.readouterr()
     found = run(replace(job, judge=lambda: small_judge))

@@ -287,7 +287,7 @@ def test_pass_at():
     ("name", "file", "content", "error"),
     [
         ("gsm8k", "a.jsonl", '{"question": "?"}\n', "row 1 of .* has no 'answer'"),
-        ("gsm8k", "a.jsonl", "no\n", "line 1 of .* is no JSON"),
+        ("gsm8k", "a.jsonl", "no\n", "line 1 of .* is not JSON"),
         ("gsm8k", "a.jsonl", "", "no question"),
         ("sudoku4", "a.csv", "Puzzle,Solution\n0000,1\n", "no Sudoku of 4"),
         ("sudoku", "a.txt", "nothing\n", "no Sudoku"),

@@ -1,7 +1,8 @@
 """Packed rows of the study -> pictures: what is solved by the paths of best-of-n with different choices.
 
-python experiments/search/draw.py docs/rows/search-held.jsonl.xz docs/img/search.svg
-python experiments/search/draw.py docs/rows/search-held.jsonl.xz docs/img/search-particles.svg --particles 2 4 8 16 32
+draw=experiments/search/draw.py rows=results/rows/search-held.jsonl.xz
+python $draw $rows docs/img/search.svg
+python $draw $rows docs/img/search-particles.svg --particles 2 4 8 16 32
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python experiments/search/study.py run runs/study --side study --device cuda --particles 8
     python experiments/search/study.py judge runs/study --side study
     python experiments/search/study.py report runs/study --side study
-    python experiments/search/study.py pack runs/study --side study --into docs/rows
+    python experiments/search/study.py pack runs/study --side study --into results/rows
 
 `kept.py` finds the rows again, `report.py` makes the tables, `pack.py` the small file, `draw.py` the pictures of it.
 Rows hold every particle: its path entropy, its log-probability, its answer and whether that is right, or its text. So
@@ -38,7 +38,7 @@ from unmask.evaluate.judge import load_judge, opinions
 from unmask.evaluate.judge.diversity import diversity
 from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
-from unmask.tasks import TASKS
+from unmask.tasks import TASKS, puzzle_of
 from unmask.tasks.puzzles import held_out
 
 SEEDS = {"study": 4100, "second": 5100, "held": 6100}  # of puzzles that no experiment and no training has
@@ -95,7 +95,7 @@ def puzzled(model: Denoiser, cell: Cell, args: argparse.Namespace) -> Decode:
     """Puzzles by their numbers -> rows."""
     task = TASKS[cell.task]
     asked = {one.number: one for one in questions(args.out, cell, args.side, args.n)}
-    kind, grade = bench.puzzle_of(task), bench.grader(task)
+    kind, grade = puzzle_of(task), bench.grader(task)
 
     def decode(recipe: Recipe, numbers: list[int]) -> Iterator[Line]:
         canvases = [list(asked[number].ask) for number in numbers]

@@ -7,7 +7,11 @@ Each public name is loaded when it is first asked for: `import unmask` takes no 
 
 from __future__ import annotations
 
+import sys
+import warnings
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from unmask._version import __version__ as __version__
@@ -55,7 +59,80 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
+# Where modules of 0.1 are now. Their old paths work with a DeprecationWarning, and go in 0.3.
+_MOVED = {
+    "background": "decoding.background",
+    "bench": "evaluate.run",
+    "calibrate": "evaluate.theory.calibrate",
+    "compare": "evaluate.compare",
+    "countdown": "tasks.puzzles.countdown",
+    "dice": "core.dice",
+    "engine": "core.step",
+    "entropy": "core.entropy",
+    "judge": "evaluate.judge",
+    "likelihood": "decoding.likelihood",
+    "lmeval": "evaluate.lm_eval.model",
+    "models.denoiser": "core.denoiser",
+    "page": "report.page",
+    "paths": "evaluate.theory.reference",
+    "prompt": "decoding.prompt",
+    "read": "core.beliefs",
+    "recipe": "decoding.recipe",
+    "result": "decoding.result",
+    "sandbox": "tasks.sandbox",
+    "shipped": "decoding.named_recipes",
+    "state": "core.state",
+    "sudoku": "tasks.puzzles.sudoku",
+    "theory": "evaluate.theory.theory",
+    "trace": "decoding.trace",
+}
+
+
+_RENAMED: dict[str, str] = {}  # names of 0.1 in these modules -> what they are called now
+
+
+class _Moved:
+    """Finds the modules of _MOVED: an empty one whose names are looked up in the new places."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        moved = name.removeprefix("unmask.") in _MOVED
+        return ModuleSpec(name, _Moved()) if moved else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        old = spec.name.removeprefix("unmask.")
+        _warn(old, 2)
+        module = ModuleType(spec.name)
+
+        def found(name: str) -> Any:
+            for place in map(import_module, () if name.startswith("__") else _places(old)):
+                if hasattr(place, _RENAMED.get(name, name)):
+                    return getattr(place, _RENAMED.get(name, name))
+            raise AttributeError(f"{' and '.join(_places(old))} have no {name!r}")
+
+        module.__getattr__ = found  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
+def _places(old: str) -> list[str]:
+    return [f"unmask.{place}" for place in _MOVED[old].split()]
+
+
+def _warn(old: str, level: int) -> None:
+    note = f"unmask.{old} is now {' and '.join(_places(old))}; the old path goes in 0.3"
+    warnings.warn(note, DeprecationWarning, stacklevel=level + 1)
+
+
+sys.meta_path.append(_Moved)
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        _warn(name, 2)
+        return import_module(_places(name)[0])
     if name not in _HOME:
         raise AttributeError(f"module 'unmask' has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(f"unmask.{_HOME[name]}"), name)

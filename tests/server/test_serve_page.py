@@ -1,4 +1,4 @@
-"""docs/serve.md: its blocks of Python and its curl commands run as printed, against a server."""
+"""The guide's pages about the server: Python blocks and curl commands run as printed, against a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from unmask.cli.serve import LIMITS
 from unmask.decoding import trace
 from unmask.server import schemas
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "serve.md").read_text()
+GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide"
+PAGE = "".join((GUIDE / f"{name}.md").read_text() for name in ("serving", "requests", "operating"))
 
 
 def blocks(language: str, here: Running) -> list[str]:

@@ -416,7 +416,7 @@ def test_eval(tmp_path, monkeypatch, capsys):
         ('{"input": "1,2\n', [], "line 1 of 'p.txt': there is no text `input`"),
         ("", [], "there is no countdown in 'p.txt'"),
         ("\n \n", [], "there is no countdown in 'p.txt'"),
-        (b"\xff\xfe", [], "cannot read 'p.txt': it is no UTF-8 text"),
+        (b"\xff\xfe", [], "cannot read 'p.txt': it is not UTF-8 text"),
         (None, [], "cannot read 'p.txt': No such file"),
         ("15,44,79,50\n", ["--limit", "0"], "limit is 0"),
         ("15,44,79,50\n", ["--rows", "none/rows"], "cannot write 'none/rows'"),

@@ -309,7 +309,7 @@ def test_train(tmp_path, monkeypatch, capsys):
 
 
 def test_the_embedded_model_solves_held_out_puzzles():
-    """28 clues, confidence order: nearly all of 1,200 (docs/models/sudoku.md); 8 of 10 is far below it."""
+    """28 clues, confidence order: nearly all of 1,200 (docs/research/models/sudoku.md); 8 of 10 is far below it."""
     dice = Random(7)
     boards = [puzzle(grid.tolist(), 28, dice) for grid in grids(10, np.random.default_rng([7, 3]))]
     examples = [example("", board) for board in boards]

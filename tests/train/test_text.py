@@ -25,6 +25,7 @@ from unmask.models.laws import check
 from unmask.models.text import Characters
 from unmask.models.tokenizers import Pieces
 from unmask.models.transformer import Transformer
+from unmask.tasks.files import documents
 from unmask.train import text
 from unmask.train.init import fresh
 from unmask.train.log import LOG
@@ -37,7 +38,6 @@ from unmask.train.text import (
     TOKENS,
     Windows,
     bits_per_byte,
-    documents,
     log_loss,
     make_tokenizer,
     nelbo,

@@ -73,7 +73,7 @@ def _run(args: Namespace, task: Task, questions: list[bench.Question], recipe: R
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
         raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
     with show.evaluating(len(questions), len(kept.kept)) as watch:
-        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, watch=watch)
+        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, on_event=watch)
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def _measured(found: Mapping[str, Any]) -> str:
 def add_eval(parser: ArgumentParser) -> None:
     parser.epilog = f"{LISTED}\n\n{parser.epilog}"
     parser.add_argument("task", metavar="TASK", help="a name of the list below")
-    about = "its questions, as docs/tasks.md says; - reads standard input; math500 and gpqa come from the hub without"
+    about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
     parser.add_argument("--data", metavar="FILE", help=about)
     parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from: gsm8k's training file")
     few = "only the first N questions, or windows of text, of which a CPU reads about one a second [all]"

@@ -16,7 +16,7 @@ from unmask.decoding.prompt import MARKER, Text, encode
 from unmask.decoding.recipe import ALIASES
 from unmask.errors import InputError
 from unmask.models import Denoiser, load_tokenizer
-from unmask.tasks import corpus
+from unmask.tasks import files
 
 DEFAULT = "text"
 USUAL = 64  # positions to generate where neither the user nor the model sets a limit: a few lines of text
@@ -79,13 +79,13 @@ def _show(results: Sequence[Result], prompts: Sequence[str] | None) -> None:
 def _prompts(args: Namespace) -> list[str]:
     if args.prompts is None:
         return [_text(args.prompt or "")]
-    lines = corpus.read(args.prompts).split("\n")
+    lines = files.read(args.prompts).split("\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def _text(given: str) -> str:
     """A prompt or canvas; `-` is standard input without its last newline."""
-    return corpus.read("-").removesuffix("\n") if given == "-" else given
+    return files.read("-").removesuffix("\n") if given == "-" else given
 
 
 def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
@@ -129,8 +129,13 @@ def run_frequencies(args: Namespace) -> None:
     words = load_tokenizer(args.model, tokenizer=args.tokenizer, revision=args.revision)
     names = None if args.fields is None else [name for name in args.fields.split(",") if name]
     with show.progress() as bar:
-        texts = corpus.Texts(args.files, names, bar)
-        table = count(texts, texts.blamed(words.encode), args.model)
+        task = bar.add_task("", total=None)
+
+        def on_progress(path: str, done: int, total: int) -> None:
+            bar.update(task, description=path, completed=done, total=total)
+
+        texts = files.Texts(args.files, names, on_progress)
+        table = count(texts, texts.located(words.encode), args.model)
     table.save(args.output)
     print(f"{args.output}: {show.many(table.total, 'token')}, {len(table.counts)} different ones")
 

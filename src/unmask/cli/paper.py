@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.progress import Progress
+
 from unmask.cli import show
 from unmask.cli.parser import refuse
 from unmask.errors import InputError, unknown
@@ -47,11 +49,14 @@ def run_paper(args: Namespace) -> None:
     if Path(args.out).exists() and not Path(args.out).is_dir():
         raise InputError(f"{args.out!r} is a file", "give a directory for the rows and tables")
     for place in experiment.place(args.on):
-        job = _job(args, experiment, place)
-        _keep(args, job, run(job))
+        with show.progress() as bar:
+            job = _job(args, experiment, place, bar)
+            found = run(job)
+        _keep(args, job, found)
 
 
-def _job(args: Namespace, experiment: Experiment, place: Place) -> Job:
+def _job(args: Namespace, experiment: Experiment, place: Place, bar: Progress) -> Job:
+    task = bar.add_task(place.name, total=None)
     judge = None
     if experiment.measures(place) == "text" and args.judge != "none":
         judge = lambda: load_judge(args.judge, args.judge_device or args.device)  # noqa: E731 - loaded when it is needed
@@ -68,6 +73,8 @@ def _job(args: Namespace, experiment: Experiment, place: Place) -> Job:
         shots=args.shots,
         background=args.background,
         judge=judge,
+        on_progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
+        on_cell=show.milestone,
     )
 
 

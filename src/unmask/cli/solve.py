@@ -13,9 +13,9 @@ from pathlib import Path
 from unmask.cli import flags, show
 from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError, UnmaskError
-from unmask.evaluate import run as bench
+from unmask.evaluate.run import suits
 from unmask.models import load
-from unmask.tasks import TASKS, corpus
+from unmask.tasks import TASKS, files, puzzle_of
 from unmask.tasks.countdown import problem_text
 from unmask.tasks.puzzles import sudoku
 from unmask.tasks.sudoku import FIELD
@@ -25,13 +25,13 @@ def run_solve(args: Namespace) -> int:
     """Solve a puzzle with the embedded model; the exit status is 1 where its answer is wrong."""
     recipe = flags.to_recipe(args)
     name, given = _puzzle(args.puzzle)
-    kind = bench.puzzle_of(TASKS[name])
+    kind = puzzle_of(TASKS[name])
     puzzle = kind.parse(given)
     strange = kind.check(puzzle)
     if strange == sudoku.UNKNOWN:
         warnings.warn(f"the puzzle {strange}", stacklevel=2)
     model = load(args.model or name, args.device)
-    bench.suits(TASKS[name], model)
+    suits(TASKS[name], model)
     with show.following() as watch:
         canvases = [kind.canvas(puzzle)]
         found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)[0]
@@ -93,7 +93,7 @@ def _given(puzzle: str) -> str:
     """A puzzle as it is, from a file, or from standard input."""
     with suppress(OSError, ValueError):  # a puzzle may be no possible name of a file
         if puzzle == "-" or Path(puzzle).is_file():
-            return corpus.read(puzzle)
+            return files.read(puzzle)
     letters = re.search(r"[^\W\d_]|/", puzzle) is not None
     if letters and "," not in puzzle and len("".join(puzzle.split())) != sudoku.CELLS:
         known = "a Sudoku of 81 characters, a countdown like 15,44,79,50, or a file with one of them"

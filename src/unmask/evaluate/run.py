@@ -16,7 +16,7 @@ from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.rows import Rows
 from unmask.evaluate.stats import auroc, wilson
 from unmask.search.choosers import ASKS
-from unmask.tasks import Example, Puzzle, Task, sandbox
+from unmask.tasks import Example, Task, puzzle_of, sandbox
 
 TOGETHER = {"cpu": 32, "cuda": 4096}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
 MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
@@ -115,13 +115,6 @@ def prompts(task: Task, examples: Sequence[Example], shown: Sequence[Sequence[Ex
     return [Question(place, example, asked.prompt(example, worked)) for place, (example, worked) in pairs]
 
 
-def puzzle_of(task: Task) -> Puzzle:
-    """How the embedded model of a task is asked."""
-    if task.puzzle is None:
-        raise InputError(f"{task.name} is no puzzle", "ask it with prompts")
-    return task.puzzle
-
-
 def suits(task: Task, model: Denoiser) -> None:
     """Refuse a model of other tokens for a puzzle."""
     if model.vocab.mask != puzzle_of(task).mask:
@@ -140,14 +133,14 @@ def run(
     done: Collection[int] = (),
     batch: int | None = None,
     insist: bool = False,
-    tell: Callable[[list[Row]], None] = lambda rows: None,
-    watch: Watch | None = None,
+    on_rows: Callable[[list[Row]], None] = lambda rows: None,
+    on_event: Watch | None = None,
 ) -> list[Row]:
     """Every question decoded and graded, but for the numbers in `done`; number i has the seed recipe.seed + i.
 
-    `tell` is called with the rows of each batch, `watch` with every event of decoding. Batches are cut at the same
-    places whatever is done, so that a run that goes on rounds as one that was never stopped. `insist` grades programs
-    where the kernel cannot confine them.
+    `on_rows` gets the rows of each batch, `on_event` every event of decoding. Batches are cut at the same places
+    whatever is in `done`, so that a resumed run rounds like one that was never stopped. `insist` grades programs where
+    the kernel cannot confine them.
     """
     if task.puzzle is not None:
         suits(task, model)
@@ -160,10 +153,10 @@ def run(
     ready = [[_encoded(task, model, recipe, one) for one in part] for part in todo]  # before the long work
     rows: list[Row] = []
     for part, given in zip(todo, ready, strict=True):
-        results = _decoded(task, model, part, given, recipe, watch)
+        results = _decoded(task, model, part, given, recipe, on_event)
         pairs = zip(part, given, results, strict=True)
         new = [_row(task, *pair, len(part), grade) for pair in pairs if pair[0].number not in done]
-        tell(new)
+        on_rows(new)
         rows += new
     return rows
 
@@ -177,15 +170,18 @@ def resume(
     *,
     batch: int | None = None,
     insist: bool = False,
-    watch: Watch | None = None,
+    on_event: Watch | None = None,
+    on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """`run` what a file of rows lacks, each batch kept as it comes."""
+    """`run` what a file of rows lacks; each batch is stored at once, then `on_rows` gets rows done and rows in all."""
     done = {int(row["number"]) for row in kept.kept}
+    on_rows(len(kept.kept), len(questions))
 
-    def tell(new: list[Row]) -> None:
+    def store(new: list[Row]) -> None:
         kept.add(vars(row) for row in new)
+        on_rows(len(kept.kept), len(questions))
 
-    run(task, model, questions, recipe, done=done, batch=batch, insist=insist, tell=tell, watch=watch)
+    run(task, model, questions, recipe, done=done, batch=batch, insist=insist, on_rows=store, on_event=on_event)
 
 
 def together(task: Task, model: Denoiser, recipe: Recipe) -> int:
@@ -211,14 +207,14 @@ def _decoded(
     part: Sequence[Question],
     given: Sequence[list[int]],
     recipe: Recipe,
-    watch: Watch | None,
+    on_event: Watch | None,
 ) -> list[Result]:
     seeds = [recipe.seed + one.number for one in part]
     if task.puzzle is not None:
-        return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, watch=watch)
+        return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, watch=on_event)
     votes = recipe.build_search().choose in ASKS
     answers = [_reader(task, one.example) for one in part] if votes else None
-    return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, watch=watch)
+    return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, watch=on_event)
 
 
 def _reader(task: Task, example: Example) -> Callable[[str], str | None]:

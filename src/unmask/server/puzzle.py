@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.decoding.decode import Result
-from unmask.evaluate.run import puzzle_of
 from unmask.models import Denoiser
 from unmask.server.limits import Refusal
-from unmask.tasks import TASKS, Puzzle
+from unmask.tasks import TASKS, Puzzle, puzzle_of
 from unmask.tasks.puzzles import countdown
 
 HEADS = {"sudoku": 0, "countdown": countdown.HEAD}  # columns of the problem that are no part of its answer

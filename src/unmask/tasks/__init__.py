@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, sudoku, sudoku4
 from unmask.tasks.shots import shots
-from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task
+from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task, puzzle_of
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -25,4 +25,4 @@ TASKS: dict[str, Task] = {
     )
 }
 
-__all__ = ["TASKS", "Example", "Outcome", "Program", "Puzzle", "Run", "Task", "shots"]
+__all__ = ["TASKS", "Example", "Outcome", "Program", "Puzzle", "Run", "Task", "puzzle_of", "shots"]

@@ -1,4 +1,4 @@
-"""A file of JSON lines, JSON or CSV, packed or not -> its rows, with one-line errors that name the place."""
+"""Files, packed or not -> bytes, text, lines, documents or rows; every error names the file and the place in it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,62 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TextIO
 
-from unmask.errors import InputError
+from unmask.errors import InputError, unknown
 
 Row = dict[str, Any]
+Progress = Callable[[str, int, int], None]  # the file, bytes read, bytes in all
+
+# --- whole files -----------------------------------------------------------------------------------------------------
+
+
+def read(path: str | Path) -> str:
+    """The text of a file, with \\n at the end of every line; `-` is standard input."""
+    return unpacked(Path(path)).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def unpacked(path: Path) -> str:
+    """The text of a file as it is stored, unpacked where its name ends in .gz."""
+    packed = raw(path)
+    try:
+        return (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        why = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "it is not a gzip file"
+        raise InputError(f"cannot read {str(path)!r}", why) from None
+
+
+def raw(path: Path) -> bytes:
+    """The bytes of a file; `-` is standard input."""
+    try:
+        return _piped(sys.stdin) if str(path) == "-" else path.read_bytes()
+    except UnicodeError:
+        raise InputError(f"cannot read {str(path)!r}", "it is not UTF-8 text") from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        raise InputError(f"cannot read {str(path)!r}", getattr(error, "strerror", None) or str(error)) from None
+
+
+@lru_cache(maxsize=1)  # standard input can be read once, and callers want both its text and its hash
+def _piped(stream: TextIO | None) -> bytes:
+    if stream is None:
+        raise InputError("standard input is closed", "give a file")
+    return stream.read().encode()
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
 
 
 def rows(path: Path, *names: str) -> list[Row]:
     """The rows of a .jsonl, .json or .csv file, perhaps with .gz; each must have fields of these names."""
     text = unpacked(path)
     kind = path.name.removesuffix(".gz").rpartition(".")[2]
-    found = {"csv": _csv, "json": _json}.get(kind, _lines)(text, str(path))
+    found = {"csv": _csv, "json": _json}.get(kind, _json_lines)(text, str(path))
     for number, row in enumerate(found, 1):
         missing = [name for name in names if not isinstance(row, dict) or row.get(name) is None]
         if missing:
@@ -28,41 +69,14 @@ def rows(path: Path, *names: str) -> list[Row]:
     return found
 
 
-def unpacked(path: Path) -> str:
-    """The text of a file, unpacked where its name ends in .gz."""
-    packed = raw(path)
-    try:
-        return (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        why = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else "it is not packed as its name says"
-        raise InputError(f"cannot read {str(path)!r}", why) from None
-
-
-def raw(path: Path) -> bytes:
-    """A whole file; `-` is standard input."""
-    if str(path) == "-":
-        return _piped(sys.stdin)
-    try:
-        return path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise InputError(f"cannot read {str(path)!r}", getattr(error, "strerror", None) or str(error)) from None
-
-
-@lru_cache(maxsize=1)  # it can be read once, and both its text and its hash are wanted
-def _piped(stream: TextIO | None) -> bytes:
-    if stream is None:
-        raise InputError("standard input is closed", "give a file")
-    return stream.read().encode()
-
-
-def _lines(text: str, path: str) -> list[Row]:
+def _json_lines(text: str, path: str) -> list[Row]:
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 found.append(json.loads(line))
             except ValueError:
-                raise InputError(f"line {number} of {path!r} is no JSON", "give JSON lines, or .json or .csv") from None
+                raise InputError(f"line {number} of {path!r} is not JSON", "give JSON lines, .json or .csv") from None
     return found
 
 
@@ -70,11 +84,100 @@ def _json(text: str, path: str) -> list[Row]:
     try:
         found = json.loads(text)
     except ValueError:
-        raise InputError(f"{path!r} is no JSON", "JSON lines need a name that ends in .jsonl") from None
+        raise InputError(f"{path!r} is not JSON", "JSON lines need a name that ends in .jsonl") from None
     if not isinstance(found, list):
-        raise InputError(f"{path!r} holds no list", "give a list of objects, or JSON lines")
+        raise InputError(f"{path!r} is not a list", "give a list of objects, or JSON lines")
     return found
 
 
 def _csv(text: str, path: str) -> list[Row]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+# --- running text ----------------------------------------------------------------------------------------------------
+
+
+def documents(path: str) -> Iterator[str]:
+    """The documents of a text file, .xz and .gz too; blank lines separate them."""
+    some: list[str] = []
+    for line in _lines(path):
+        if line.strip():
+            some.append(line)
+        elif some:
+            yield "".join(some).rstrip("\n")
+            some = []
+    if some:
+        yield "".join(some).rstrip("\n")
+
+
+def _lines(path: str) -> Iterator[str]:
+    opens: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
+    found = False
+    try:
+        file: TextIO = opens.get(Path(path).suffix, open)(path, "rt", encoding="utf-8")
+        with file:
+            for line in file:
+                found = found or bool(line.strip())
+                yield line
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise InputError(f"cannot read the text {path!r}", why) from None
+    if not found:
+        raise InputError(f"there is no text in {path!r}", "give files with text in them")
+
+
+class Texts:
+    """The lines of files; with `fields`, these strings of each JSON line."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        fields: Sequence[str] | None,
+        on_progress: Progress = lambda path, done, total: None,
+    ) -> None:
+        self.paths, self.fields, self.on_progress = paths, fields, on_progress
+        self.place = ""  # file:line of the last text
+
+    def __iter__(self) -> Iterator[str]:
+        for path in self.paths:
+            if self.fields is None and path.endswith((".jsonl", ".json")):
+                raise InputError(f"{path!r} holds JSON", "name the fields that hold text with --fields")
+            try:
+                total = Path(path).stat().st_size
+                with open(path, "rb") as stored, io.TextIOWrapper(stored, encoding="utf-8") as file:
+                    for number, line in enumerate(file, 1):
+                        self.place = f"{path}:{number}"
+                        yield from self._texts(line.removesuffix("\n"))
+                        self.on_progress(path, stored.tell(), total)
+            except (OSError, UnicodeDecodeError) as error:
+                why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+                raise InputError(f"cannot read {path!r}", why) from None
+
+    def _texts(self, line: str) -> Iterator[str]:
+        if self.fields is None:
+            yield line
+            return
+        if not line.strip():
+            return
+        try:
+            values = json.loads(line)
+        except ValueError:
+            raise InputError(f"{self.place} is not JSON", "give JSON lines, or leave --fields out") from None
+        for name in self.fields:
+            if not isinstance(values, dict) or name not in values:
+                error = unknown("field", name, values if isinstance(values, dict) else ())
+                raise InputError(f"{self.place}: {error.message}", error.hint)
+            if not isinstance(values[name], str):
+                raise InputError(f"{self.place}: the field {name!r} is not text", "name fields that hold strings")
+            yield values[name]
+
+    def located(self, encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
+        """`encode`, with the place of the text in its errors."""
+
+        def encoded(text: str) -> list[int]:
+            try:
+                return encode(text)
+            except InputError as error:
+                raise InputError(f"{self.place}: {error.message}", error.hint) from None
+
+        return encoded

@@ -122,6 +122,13 @@ class Task:
         return replace(self, as_published=published, strict=strict)
 
 
+def puzzle_of(task: Task) -> Puzzle:
+    """The puzzle of a task for a model of its own tokens; refused where the task asks with prompts."""
+    if task.puzzle is None:
+        raise InputError(f"{task.name} is not a puzzle", "ask it with prompts")
+    return task.puzzle
+
+
 def judged(program: Callable[[str, Example], Program], run: Run) -> Judge:
     """A grader that runs what `program` makes of a text."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from unmask.decoding.recipe import Recipe
-from unmask.evaluate import run as bench
+from unmask.evaluate.run import canvases, run
 from unmask.models.network import Network
 from unmask.tasks.countdown import COUNTDOWN, example
 from unmask.tasks.puzzles import countdown
@@ -76,7 +76,7 @@ class Problems:
         for many in range(LEAST, MOST + 1):
             tokens = problems(self.held, many, np.random.default_rng([many, HELD]), self.excluded, held=True)
             examples = [example("", str(countdown.problem(row)), "") for row in tokens.tolist()]
-            rows = bench.run(COUNTDOWN, model, bench.canvases(COUNTDOWN, examples), Recipe("confidence"))
+            rows = run(COUNTDOWN, model, canvases(COUNTDOWN, examples), Recipe("confidence"))
             found[f"solved_{many}"] = sum(row.strict for row in rows) / len(rows)
         return found
 

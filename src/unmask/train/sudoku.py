@@ -12,9 +12,9 @@ import numpy as np
 
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
-from unmask.evaluate import run as bench
+from unmask.evaluate.run import canvases, run
 from unmask.models.network import Network
-from unmask.tasks import corpus
+from unmask.tasks import files
 from unmask.tasks.puzzles.grids import alike, grids
 from unmask.tasks.puzzles.sudoku import CELLS, MASK, fault, parse, puzzle, solutions, write
 from unmask.tasks.sudoku import SUDOKU, example
@@ -47,15 +47,15 @@ TRAINED, HELD = 1, 2  # streams of random numbers
 def task(options: Options) -> Task:
     options.only("sudoku", "corpus")
     pool = np.concatenate([read_pool(path) for path in options.corpus]) if options.corpus else None
-    files = {Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in options.corpus}
-    about = {} if pool is None else {"puzzles": len(pool), "files": files}
+    hashes = {Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in options.corpus}
+    about = {} if pool is None else {"puzzles": len(pool), "files": hashes}
     return Task(Grids(held=options.held, pool=pool), CONFIG, MASK, about)
 
 
 def read_pool(path: str) -> Numbers:  # [N, 2, 81] int8: solutions and puzzles
     """Puzzles of a file, one on a line, with the solution after it or to be found; each must have one solution."""
     found = []
-    for number, line in enumerate(corpus.read(path).splitlines(), 1):
+    for number, line in enumerate(files.read(path).splitlines(), 1):
         boards = [parse(part) for part in line.split() if len(part) == CELLS]
         if not boards:
             continue
@@ -97,7 +97,7 @@ class Grids:
         found = {}
         for clues in self.clues:
             examples = [example(str(place), board) for place, board in enumerate(self._held_out(clues))]
-            rows = bench.run(SUDOKU, model, bench.canvases(SUDOKU, examples), Recipe(sampler="confidence"))
+            rows = run(SUDOKU, model, canvases(SUDOKU, examples), Recipe(sampler="confidence"))
             found[f"solved_{clues}"] = sum(row.strict for row in rows) / len(rows)
         return found
 

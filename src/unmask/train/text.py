@@ -6,18 +6,14 @@ every document ends with the token <|endoftext|>.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import lzma
 import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -26,6 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from unmask.errors import InputError
 from unmask.models.network import Network
+from unmask.tasks.files import documents
 from unmask.train.batches import Numbers
 from unmask.train.process import SCHEDULES, masked, times
 from unmask.train.task import Options, Task
@@ -124,36 +121,7 @@ def _tokenizer(options: Options) -> Tokenizer:
     return words
 
 
-# --- text ------------------------------------------------------------------------------------------------------------
-
-
-def documents(path: str) -> Iterator[str]:
-    """The documents of a file."""
-    some: list[str] = []
-    for line in _lines(path):
-        if line.strip():
-            some.append(line)
-        elif some:
-            yield "".join(some).rstrip("\n")
-            some = []
-    if some:
-        yield "".join(some).rstrip("\n")
-
-
-def _lines(path: str) -> Iterator[str]:
-    opens: dict[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
-    found = False
-    try:
-        file: TextIO = opens.get(Path(path).suffix, open)(path, "rt", encoding="utf-8")
-        with file:
-            for line in file:
-                found = found or bool(line.strip())
-                yield line
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise InputError(f"cannot read the text {path!r}", why) from None
-    if not found:
-        raise InputError(f"there is no text in {path!r}", "give files with text in them")
+# --- the tokenizer ---------------------------------------------------------------------------------------------------
 
 
 def make_tokenizer(paths: Sequence[str], size: int) -> Tokenizer:

@@ -14,7 +14,7 @@ from typing import Any
 from unmask.errors import InputError, unknown
 from unmask.evaluate.judge.judge import Judge
 from unmask.evaluate.judge.opinion import GRAMS, Opinion, Rules, opinions
-from unmask.tasks import corpus
+from unmask.tasks import files
 
 Row = dict[str, Any]
 ROWS = (".jsonl", ".json")  # such files, and standard input, hold JSON lines
@@ -60,7 +60,7 @@ def is_rows(path: str) -> bool:
 
 
 def _samples(path: str, field: str, lines: bool) -> list[Sample]:
-    text, name = corpus.read(path), Path(path).name
+    text, name = files.read(path), Path(path).name
     if is_rows(path):
         rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         return [_parsed(line, f"{name}:{number}", field) for number, line in rows]

@@ -84,7 +84,7 @@ def options(model_args: Mapping[str, Any]) -> Options:
             base = _shipped(value)
         else:
             known = [*OPTIONS, "recipe", *KINDS, *SETTING_NAMES, *NAMES]
-            raise unknown("model_arg", given, known, "see docs/lm-eval.md")
+            raise unknown("model_arg", given, known, "see docs/guide/lm-eval.md")
     if "pretrained" not in own:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
     settings = {**base, **settings}

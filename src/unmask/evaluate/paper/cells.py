@@ -9,21 +9,20 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unmask.cli import show
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
 from unmask.evaluate import compare, rows
-from unmask.evaluate import run as bench
 from unmask.evaluate.header import origin
 from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
 from unmask.evaluate.paper.plan import Cell, Experiment, Place
+from unmask.evaluate.run import Row, canvases, prompts, resume, sift, summary
 from unmask.models import Denoiser, fingerprint, load, on_device
 from unmask.models.compiled import compiled
 from unmask.models.wrap import Chunked
@@ -31,6 +30,7 @@ from unmask.tasks import TASKS, shots
 from unmask.tasks.puzzles import held_out
 
 Figures = dict[str, Any]
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 REPEATS = 3  # of a runtime, of which the median counts; fewer where they take more than ENOUGH seconds together
 ENOUGH = 30.0
 SAMPLES = {"cpu": 8, "cuda": 512}  # rows of text decoded at a time, at most
@@ -52,6 +52,8 @@ class Job:
     shots: str | None = None  # worked examples, where the task draws them from a file
     background: str | None = None  # of PC-Sampler, for models that bring none
     judge: Callable[[], Judge] | None = None  # None: texts are sampled and not judged
+    on_progress: Progress = lambda what, done, total: None
+    on_cell: Callable[[str], None] = lambda line: None  # called with one line after each cell
 
     def recipe(self, cell: Cell) -> Recipe:
         return self.experiment.recipe(cell, self.place, self.background)
@@ -81,10 +83,10 @@ def run(job: Job) -> list[Figures]:
 
 
 def _each(job: Job, verb: str) -> Iterator[Cell]:
-    """The cells, one at a time; where no bar is seen, a line after each."""
+    """The cells, one at a time; each is reported once it is done."""
     for place, cell in enumerate(job.cells, 1):
         yield cell
-        show.milestone(f"{job.place.name}: {verb} cell {place} of {len(job.cells)}, {cell.name}")
+        job.on_cell(f"{job.place.name}: {verb} cell {place} of {len(job.cells)}, {cell.name}")
 
 
 def header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
@@ -116,29 +118,29 @@ def _tasks(job: Job, model: Denoiser) -> list[Figures]:
     assert job.place.task is not None
     task, data = TASKS[job.place.task], job.data or made(job)
     if task.puzzle is not None:
-        questions = bench.sift(task, bench.canvases(task, task.examples(data, job.n))).fit
+        questions = sift(task, canvases(task, task.examples(data, job.n))).fit
     else:
         examples = task.examples(data)
         pool = None if job.shots is None else task.examples(job.shots)
-        questions = bench.prompts(task, examples[: job.n], shots(task, examples, pool)[: job.n], task.chat)
-    graded: dict[str, list[bench.Row]] = {}
+        questions = prompts(task, examples[: job.n], shots(task, examples, pool)[: job.n], task.chat)
+    graded: dict[str, list[Row]] = {}
     found = []
     for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
         about = header(job, recipe, len(questions), data)
         with rows.opened(job.rows(about), about) as kept:
             if kept.missing:
-                with show.evaluating(len(questions), len(kept.kept), cell.name) as watch:
-                    bench.resume(task, model, questions, recipe, kept, watch=watch)
+                on_rows = partial(job.on_progress, cell.name)
+                resume(task, model, questions, recipe, kept, on_rows=on_rows)
             graded[cell.name] = sorted(compare.as_rows(kept, cell.name), key=lambda row: row.number)
         found.append(_of_task(job, cell, graded) | _about(kept.header) | {"rows": Path(job.rows(about)).name})
     return found
 
 
-def _of_task(job: Job, cell: Cell, graded: dict[str, list[bench.Row]]) -> Figures:
+def _of_task(job: Job, cell: Cell, graded: dict[str, list[Row]]) -> Figures:
     here = graded[cell.name]
     base = job.experiment.baseline(cell)
-    said = bench.summary(here)
+    said = summary(here)
     said["path_entropy_sd"] = statistics.pstdev([row.path_entropy for row in here])
     return said | {"against": None if base is None else compare.against(graded[base.name], here)}
 
@@ -160,8 +162,10 @@ def made(job: Job) -> str:
     if not path.exists():
         lines = held_out.sudokus(n, seed=seed, **how) if "clues" in how else held_out.countdowns(n, seed=seed, **how)
         job.folder.mkdir(parents=True, exist_ok=True)
-        with show.progress() as bar:
-            text = "".join(f"{line}\n" for line in bar.track(lines, n, description="making puzzles"))
+        text = ""
+        for done, line in enumerate(lines, 1):
+            text += f"{line}\n"
+            job.on_progress("making puzzles", done, n)
         begun = path.with_suffix(f".{os.getpid()}")  # another process may be making it, too
         begun.write_text(text, encoding="utf-8")
         begun.replace(path)
@@ -177,7 +181,7 @@ def _texts(job: Job, model: Denoiser) -> list[Figures]:
         recipe = job.recipe(cell)
         about = header(job, recipe, n)
         with rows.opened(job.rows(about), about) as kept:
-            _sample(model, recipe, n, kept, cell.name)
+            _sample(model, recipe, n, kept, partial(job.on_progress, cell.name))
         mine = [row for row in kept.kept if int(row["number"]) < n]  # another experiment may have wanted more
         seen[cell.name] = sorted(mine, key=lambda row: int(row["number"]))
         found.append({"n": n, **{name: sum(row[name] for row in mine) for name in ("evaluations", "seconds")}})
@@ -187,50 +191,45 @@ def _texts(job: Job, model: Denoiser) -> list[Figures]:
     judge = job.judge()
     opinions: dict[str, list[Figures]] = {}
     for cell, one in zip(_each(job, "judged"), found, strict=True):
-        opinions[cell.name] = _judged(judge, seen[cell.name], cell.name, one["judged"])
+        opinions[cell.name] = _judged(judge, seen[cell.name], cell.name, one["judged"], job.on_progress)
         base = job.experiment.baseline(cell)
         one |= {"judge": judge.name, **figures(opinions[cell.name], "number")}
         one["against"] = None if base is None else _gain(opinions[base.name], opinions[cell.name])
     return found
 
 
-def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str) -> list[Figures]:
+def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_progress: Progress) -> list[Figures]:
     """What the judge finds about each sample, by both conventions."""
     plain = ("number", "seed", "path_entropy")
     samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in kept]
-    with show.progress() as bar:
-        task = bar.add_task(f"judging {name}", total=len(samples))
-        return judged(judge, samples, Rules("both"), path, lambda done: bar.update(task, completed=done))
+    tell = lambda done: on_progress(f"judging {name}", done, len(samples))  # noqa: E731
+    return judged(judge, samples, Rules("both"), path, tell)
 
 
-def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, name: str) -> None:
+def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progress: Callable[[int, int], None]) -> None:
     """Texts from nothing, as many as are missing."""
     done = {int(row["number"]) for row in kept.kept}
     todo = [number for number in range(n) if number not in done]
     most = max(1, SAMPLES.get(model.device.type, 8) // recipe.build_search().particles)
     size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
-    with show.progress() as bar:
-        task = bar.add_task(name, total=n, completed=len(done))
-        for begin in range(0, len(todo), size):
-            some = todo[begin : begin + size]
-            results = decode_batch(
-                model, [""] * len(some), recipe=recipe, seeds=[recipe.seed + number for number in some]
-            )
-            kept.add(
-                {
-                    "number": number,
-                    "seed": one.seed,
-                    "text": one.text,
-                    "tokens": one.tokens,
-                    "path_entropy": one.path_entropy,
-                    "steps": one.steps,
-                    "calls": one.calls,
-                    "evaluations": one.evaluations,
-                    "seconds": one.seconds / len(some),
-                }
-                for number, one in zip(some, results, strict=True)
-            )
-            bar.advance(task, len(some))
+    for begin in range(0, len(todo), size):
+        on_progress(len(kept.kept), n)
+        some = todo[begin : begin + size]
+        results = decode_batch(model, [""] * len(some), recipe=recipe, seeds=[recipe.seed + number for number in some])
+        kept.add(
+            {
+                "number": number,
+                "seed": one.seed,
+                "text": one.text,
+                "tokens": one.tokens,
+                "path_entropy": one.path_entropy,
+                "steps": one.steps,
+                "calls": one.calls,
+                "evaluations": one.evaluations,
+                "seconds": one.seconds / len(some),
+            }
+            for number, one in zip(some, results, strict=True)
+        )
 
 
 def _gain(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Figures:
@@ -255,20 +254,20 @@ def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
         if key not in found:
             asked = Chunked(model, 1) if cell.how == "sequential" else model
             decode_batch(asked, [""], recipe=recipe.replace(steps=2))  # warms up
-            found[key] = _timed(asked, recipe, cell.name) | _about(header(job, recipe, REPEATS))
+            found[key] = _timed(asked, recipe, partial(job.on_progress, cell.name)) | _about(
+                header(job, recipe, REPEATS)
+            )
     return [dict(found[json.dumps([job.recipe(cell).to_dict(), cell.how])]) for cell in job.cells]
 
 
-def _timed(model: Denoiser, recipe: Recipe, name: str) -> Figures:
+def _timed(model: Denoiser, recipe: Recipe, on_progress: Callable[[int, int], None]) -> Figures:
     """Seconds of a few decodes, and what one costs."""
     times: list[float] = []
-    with show.progress() as bar:
-        task = bar.add_task(name, total=REPEATS)
-        while not times or (len(times) < REPEATS and sum(times) < ENOUGH):
-            began = time.perf_counter()
-            result = decode_batch(model, [""], recipe=recipe)[0]
-            times.append(time.perf_counter() - began)
-            bar.advance(task)
+    while not times or (len(times) < REPEATS and sum(times) < ENOUGH):
+        on_progress(len(times), REPEATS)
+        began = time.perf_counter()
+        result = decode_batch(model, [""], recipe=recipe)[0]
+        times.append(time.perf_counter() - began)
     costs = {name: getattr(result, name) for name in ("steps", "calls", "evaluations")}
     return {"n": len(times), "seconds": statistics.median(times), "times": times, **costs}
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from unmask.core.denoiser import Denoiser
 from unmask.errors import InputError, many
 from unmask.evaluate.theory.reference import Known, known
-from unmask.tasks import corpus
+from unmask.tasks import files
 from unmask.tasks.puzzles import sudoku
-from unmask.train.text import documents
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def pairs(given: str, prompt: str) -> list[Pair]:
             raise InputError(f"there is no file {given!r}", "give a file that is there, or a text")
         return [Pair(prompt, given)]
     found = []
-    for number, line in enumerate(corpus.read(given).splitlines(), 1):
+    for number, line in enumerate(files.read(given).splitlines(), 1):
         if line.strip():
             found.append(_pair(line, prompt, f"{given}:{number}") if _json(given) else Pair(prompt, line))
     if not found:
@@ -96,7 +95,7 @@ def _windows(model: Denoiser, path: str, length: int, limit: int) -> Iterator[Kn
         raise InputError(f"length is {length}", f"give 1 to {model.limit or 'any number of'} tokens")
     kept: list[int] = []
     made = 0
-    for text in documents(_file(path)):
+    for text in files.documents(_file(path)):
         kept += [*model.tokenizer.encode(text), *model.vocab.eos[:1]]
         while len(kept) >= length and made < limit:
             yield Known(kept[:length], [True] * length)
@@ -108,7 +107,7 @@ def _windows(model: Denoiser, path: str, length: int, limit: int) -> Iterator[Kn
 def _boards(path: str, limit: int) -> Iterator[Known]:
     """A line with a puzzle and its solution is open where the puzzle is blank; a full board is open everywhere."""
     made = 0
-    for number, line in enumerate(corpus.read(path).splitlines(), 1):
+    for number, line in enumerate(files.read(path).splitlines(), 1):
         fields = [part for part in re.split(r"[\s,;]+", line) if re.fullmatch(r"[0-9.]{81}", part)]
         if made == limit:
             return

@@ -87,7 +87,7 @@ def family_of(config: dict[str, Any]) -> Family:
     known = ", ".join(kind for family in FAMILIES.values() for kind in family.types)
     raise ModelError(
         f"config.json: model_type is {reprlib.repr(kind)}, not one of {known}",
-        "write an adapter (docs/models.md), or let the checkpoint's own code run with trust_remote_code",
+        "write an adapter (docs/guide/extending.md), or let the checkpoint's own code run with trust_remote_code",
     )
 
 

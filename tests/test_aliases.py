@@ -1,0 +1,75 @@
+"""Import paths of 0.1 still work, and warn."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import unmask
+from unmask.errors import UnmaskError
+
+LM_EVAL = importlib.util.find_spec("lm_eval") is not None
+# What the guide of 0.1 imported, by module.
+GUIDE = {
+    "bench": "run",
+    "countdown": "canvas answer fault parse",
+    "engine": "Rules walk",
+    "judge": "Rules figures judged load_judge opinions read_samples",
+    "page": "report",
+    "prompt": "from_prompt start",
+    "read": "Draw",
+    "sandbox": "Limits run",
+    "shipped": "RECIPES",
+    "state": "State Vocab",
+    "sudoku": "canvas parse",
+    "trace": "load replay lineages ancestry",
+}
+
+
+@pytest.mark.parametrize("old", unmask._MOVED)
+def test_every_alias_leads_somewhere(old: str) -> None:
+    sys.modules.pop(f"unmask.{old}", None)
+    with pytest.warns(DeprecationWarning, match=rf"unmask\.{old} is now ") as caught:
+        module = importlib.import_module(f"unmask.{old}")
+    assert len(caught) == 1
+    with pytest.raises(UnmaskError if old == "lmeval" and not LM_EVAL else AttributeError, match=r"lm-eval|nonsense"):
+        module.nonsense  # noqa: B018
+
+
+def test_the_names_of_the_guide() -> None:
+    for old, names in GUIDE.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = importlib.import_module(f"unmask.{old}")
+        for name in names.split():
+            assert callable(getattr(module, name)) or name == "RECIPES", f"unmask.{old}.{name}"
+
+
+def test_the_warning_names_the_line_of_the_user() -> None:
+    code = "from unmask.read import Draw\nfrom unmask import sudoku\nimport unmask\nunmask.countdown.canvas"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = [line for line in done.stderr.splitlines() if "DeprecationWarning" in line]
+    assert [line.split(":")[:2] for line in lines] == [["<string>", "1"], ["<string>", "2"], ["<string>", "4"]]
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    code = (
+        "import sys, unmask; print(*[name for name in sys.modules if name.startswith(('torch', 'numpy', 'unmask.'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["unmask._version"]
+
+
+def test_public_names_are_there() -> None:
+    for name in unmask.__all__:
+        assert getattr(unmask, name) is not None
+    assert set(unmask.__all__) <= set(dir(unmask))
+    with pytest.raises(AttributeError, match="nonsense"):
+        unmask.nonsense  # noqa: B018
+    with pytest.raises(ImportError, match="nonsense"):
+        importlib.import_module("unmask.nonsense")
