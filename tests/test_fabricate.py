@@ -92,7 +92,7 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "full/notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for name in ("full", "file"):
-        with pytest.raises(UnmaskError, match="is there already"):
+        with pytest.raises(UnmaskError, match="exists already"):
             fabricate("mdlm", tmp_path / name)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
@@ -104,7 +104,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("unmask.models.files.write.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(UnmaskError, match="No space left"):
         fabricate("mdlm", tmp_path / "x")
     assert not (tmp_path / "x").exists()

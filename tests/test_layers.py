@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,12 +36,12 @@ ONLY = {
     "triton": "core/gpu",
     "matplotlib": "evaluate/paper",
     "transformers": "models/remote evaluate/judge",
-    "huggingface_hub": "models/files tasks",
+    "huggingface_hub": "models/files",
     "lm_eval": "evaluate/lm_eval",
     "tokenizers jinja2": "models train",
     "safetensors": "models train evaluate/judge",
 }
-LAZY = {"decoding": "report"}  # only inside a function: loaded when it is called
+LAZY = {"decoding": "report", "tasks": "models"}  # only inside a function: loaded when it is called
 # Arrows that are still to be cut.
 DEBT = {
     "core.gpu.recorded": "models samplers search",
@@ -48,8 +50,6 @@ DEBT = {
     "decoding.result": "report",
     "samplers": "decoding",
     "samplers.scores": "decoding",
-    "server.catalog": "cli",
-    "server.schemas": "cli",
 }
 NEVER = {"tasks": "torch"}
 OPEN = 12  # entries of the package besides __init__, __main__, _version and py.typed
@@ -65,10 +65,12 @@ def name_of(path: Path) -> str:
 NAMES = {name_of(path) for path in FILES}
 
 
-def imports(path: Path) -> set[str]:
-    """The modules of the package that a file imports, anywhere in it."""
+def imports(path: Path, lazy: bool = True) -> set[str]:
+    """The modules of the package that a file imports, anywhere in it; without `lazy`, not inside functions."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)} if not lazy else set()
+    for node in set(ast.walk(tree)) - inside:
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path.name} imports relatively"
             for alias in node.names:
@@ -91,7 +93,9 @@ def test_layers(path: Path) -> None:
     if mine in ("", "__main__"):  # the public names, from wherever they are
         allowed |= set(MAY_IMPORT)
     allowed |= set(DEBT.get(name_of(path).removeprefix("unmask."), "").split())
-    wrong = {other for other in imports(path) if room(other) not in allowed}
+    late = set(LAZY.get(mine, "").split())
+    wrong = {other for other in imports(path) if room(other) not in allowed | late}
+    wrong |= {other for other in imports(path, lazy=False) if room(other) not in allowed}
     assert not wrong, f"{name_of(path)} may not import {', '.join(sorted(wrong))}"
 
 
@@ -167,3 +171,15 @@ def test_samplers_do_not_wait_for_the_device(path: Path) -> None:
     for name, _ in calls(path):
         assert name.rpartition(".")[2] not in ("item", "tolist", "cpu", "numpy", "nonzero"), name
         assert name not in ("int", "float", "bool"), name
+
+
+def loaded(code: str, names: str) -> list[str]:
+    """Which of these packages are loaded after the code has run in a new process."""
+    code = f"import sys; {code}; print(*[name for name in {names.split()!r} if name in sys.modules])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize("folder", ["core", "samplers", "search", "models"])
+def test_models_read_no_file_until_one_is_loaded(folder: str) -> None:
+    names = [name_of(path) for path in (ROOT / folder).glob("*.py") if path.stem != "chat"]
+    assert loaded(f"import {', '.join(names)}", "tokenizers jinja2 safetensors huggingface_hub") == []

@@ -191,7 +191,7 @@ def test_bad_input(fails, tmp_path, monkeypatch, argv, said):
 
 def test_no_room_for_a_size(fails, monkeypatch):
     monkeypatch.setattr(memory, "free", lambda device: 10 * memory.GIB)
-    assert "the size llada needs 14.9 GiB on cpu, 10.0 are free: take a smaller size" in fails(
+    assert "the size llada needs 14.9 GiB on cpu, 10.0 are free: take a smaller model" in fails(
         "speed", "--size", "llada"
     )
 

@@ -91,9 +91,9 @@ def _fail(message: str) -> int:
 
 def _as_flags(message: str) -> str:
     """The message with names of settings spelled as flags, block-length; quoted words stay."""
-    if "unmask.decoding.recipe" not in sys.modules:  # then it names no setting
+    if "unmask.decoding.settings" not in sys.modules:  # then it names no setting
         return message
-    from unmask.decoding.recipe import KINDS
+    from unmask.decoding.settings import SETTINGS
 
-    names = "|".join(name for name in KINDS if "_" in name)
+    names = "|".join(name for name in SETTINGS if "_" in name)
     return re.sub(rf"(?<![\w'/.-])({names})(?![\w'/.-])", lambda found: found[0].replace("_", "-"), message)

@@ -25,7 +25,7 @@ from unmask.evaluate import compare, rows
 from unmask.evaluate import run as bench
 from unmask.evaluate.header import origin
 from unmask.models import fingerprint, on_device
-from unmask.models.tokenizers import Pieces
+from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, files, shots
 from unmask.tasks.task import located
@@ -164,7 +164,7 @@ def _eval_text(args: Namespace) -> None:
     model = models.load_model(args, _model(args, embedded=True))
     if not (
         isinstance(model, Transformer)
-        and isinstance(model.tokenizer, Pieces)
+        and isinstance(model.tokenizer, FileTokenizer)
         and model.network.shape.tied
         and model.vocab.mask == text.MASK
     ):

@@ -13,19 +13,18 @@ from unmask.decoding.background import count
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.prompt import MARKER, Text, encode
-from unmask.decoding.recipe import ALIASES
+from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, spelled
 from unmask.errors import InputError
 from unmask.models import Denoiser, load_tokenizer
 from unmask.tasks import files
 
 DEFAULT = "text"
-USUAL = 64  # positions to generate where neither the user nor the model sets a limit: a few lines of text
 NOTES = f"""\
 A canvas is masked where {MARKER} stands; [MASK*8] is eight masks.
 A recipe file holds settings as TOML or JSON, with names as in `unmask samplers`; flags override it.
 Brackets name the samplers or searches that take a setting, with its default; elsewhere it is an error.
 Names of other projects work too:
-{chr(10).join(f"  {flags.spelled(alias)} is {flags.spelled(name)}" for alias, name in ALIASES.items())}"""
+{chr(10).join(f"  {spelled(alias)} is {spelled(name)}" for alias, name in ALIASES.items())}"""
 
 
 def run_generate(args: Namespace) -> None:
@@ -96,7 +95,7 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 
 def _usual_length(model: Denoiser, prompts: Sequence[Text]) -> int:
     longest = max(len(encode(model, prompt)) for prompt in prompts)
-    return USUAL if model.limit is None else max(1, min(USUAL, model.limit - longest))
+    return DEFAULT_LENGTH if model.limit is None else max(1, min(DEFAULT_LENGTH, model.limit - longest))
 
 
 def add_generate(parser: ArgumentParser) -> None:

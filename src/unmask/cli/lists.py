@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 
-from unmask.cli import flags, show
+from unmask.cli import show
 from unmask.decoding.named_recipes import RECIPES
+from unmask.decoding.settings import describe
 from unmask.errors import unknown
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
@@ -14,12 +15,12 @@ from unmask.search import SEARCHES
 
 def run_samplers(args: Namespace) -> None:
     """List the samplers, or describe one."""
-    show.listed("sampler", [show.entry(name, build, flags.HELP) for name, build in SAMPLERS.items()], args)
+    show.listed("sampler", [describe(name, build) for name, build in SAMPLERS.items()], args)
 
 
 def run_searches(args: Namespace) -> None:
     """List the searches, or describe one."""
-    show.listed("search", [show.entry(name, build, flags.HELP) for name, build in SEARCHES.items()], args)
+    show.listed("search", [describe(name, build) for name, build in SEARCHES.items()], args)
 
 
 def run_recipes(args: Namespace) -> None:

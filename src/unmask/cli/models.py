@@ -12,6 +12,7 @@ import torch
 from unmask.cli import show
 from unmask.cli.parser import refuse
 from unmask.core.denoiser import Chats
+from unmask.decoding.settings import describe
 from unmask.models import FAMILIES, MODELS, Denoiser, load, memory
 from unmask.models.compiled import compiled
 from unmask.models.files.checkpoint import DTYPES
@@ -92,7 +93,7 @@ def used(model: Denoiser) -> dict[str, int]:
 
 def run_models(args: Namespace) -> None:
     """List the models, or load one and describe it."""
-    entries = {name: show.entry(name, build, HELP) for name, build in MODELS.items()}
+    entries = {name: describe(name, build, HELP) for name, build in MODELS.items()}
     if args.name is None:
         refuse(args, LOADING, "a list", "give the name of a model")
     else:

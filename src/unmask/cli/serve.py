@@ -107,7 +107,7 @@ def add_serve(parser: ArgumentParser) -> None:
             flag, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{_plain(default)}]"
         )
     add_model(parser)
-    flags.add(parser, said=SAID)
+    flags.add(parser, help=SAID)
 
 
 def _plain(value: float) -> str:

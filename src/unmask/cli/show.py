@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import sys
@@ -136,24 +135,6 @@ def _written(found: re.Match[str]) -> str:
 
 
 # --- registries ------------------------------------------------------------------------------------------------------
-
-
-def entry(name: str, build: Callable[..., Any], helps: Mapping[str, str]) -> dict[str, Any]:
-    """What an entry of a registry says about itself, for JSON; `helps` explains settings."""
-    words = inspect.cleandoc(build.__doc__ or "").split("\n\n")
-    return {
-        "name": name,
-        "summary": " ".join(words[0].split()),
-        "more": " ".join(" ".join(words[1:]).split()),
-        "settings": [
-            {"name": name, "default": _plain(setting.default), "help": helps.get(name, "")}
-            for name, setting in inspect.signature(build).parameters.items()
-        ],
-    }
-
-
-def _plain(default: Any) -> Any:
-    return default if default is None or isinstance(default, int | float | str) else str(default)
 
 
 def listed(kind: str, entries: Sequence[dict[str, Any]], args: Namespace) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 from unmask._version import __version__
 from unmask.cli import flags, models, show
 from unmask.cli.parser import refuse
-from unmask.decoding.recipe import Recipe, settings
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import takes
 from unmask.errors import InputError, unknown
 from unmask.evaluate import chart
 from unmask.evaluate.chart import Curve
@@ -85,7 +86,7 @@ def run_bench(args: Namespace) -> None:
 def _recipe(args: Namespace) -> Recipe:
     """The flags over a recipe, or over what is usual here."""
     search = args.search or USUAL["search"]
-    some = "particles" in settings(SEARCHES[search]) if search in SEARCHES else False
+    some = "particles" in takes(SEARCHES[search]) if search in SEARCHES else False
     recipe = flags.to_recipe(args, USUAL | ({"particles": PARTICLES} if some else {}))
     _check_steps(recipe)
     return recipe

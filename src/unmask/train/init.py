@@ -13,17 +13,25 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.core.state import Vocab
-from unmask.errors import ModelError, unknown
+from unmask.errors import ModelError, first_line, unknown
 from unmask.models import EMBEDDED
 from unmask.models import WEIGHTS as SHIPPED
 from unmask.models.families.blueprint import Config
 from unmask.models.families.native import BITS, NATIVE, read
 from unmask.models.files.bits import pack, unpack
-from unmask.models.files.checkpoint import WEIGHTS, fill, read_bytes, read_json, survey
+from unmask.models.files.checkpoint import (
+    WEIGHTS,
+    fill,
+    new_checkpoint,
+    read_bytes,
+    read_json,
+    survey,
+    write_json,
+    write_weights,
+)
 from unmask.models.files.hub import TOKENIZER
-from unmask.models.files.write import new_checkpoint, write_json, write_weights
 from unmask.models.network import Network, Shape, empty
-from unmask.models.text import Characters
+from unmask.models.tokenizers import Characters
 from unmask.models.transformer import Transformer
 
 PLACES = ("embed", "row", "column", "box", "place")
@@ -87,7 +95,7 @@ def take(network: Network, path: Path) -> None:
     try:
         weights = unpack(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{str(path)!r} cannot be read", str(error).splitlines()[0]) from None
+        raise ModelError(f"{str(path)!r} cannot be read", first_line(error)) from None
     parameters = dict(network.named_parameters())
     fit(path, weights, parameters)
     for name, parameter in parameters.items():

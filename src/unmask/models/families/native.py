@@ -7,13 +7,11 @@ import math
 import reprlib
 from typing import Any
 
-import torch
-
 from unmask.errors import ModelError
 from unmask.models.families.blueprint import MOST, Blueprint, Config, Family, Slot
 from unmask.models.families.mdlm import log_linear
 from unmask.models.files.bits import SCALE
-from unmask.models.network import Network, Shape
+from unmask.models.network import Shape, parameter_shapes
 
 SIZES = {"vocabulary": "vocabulary", "width": "width", "layers": "layers", "heads": "heads", "inner": "width"}
 CHOICES = {"norm": ("rms", "layer"), "position": ("rotary", "learned", "grid")}
@@ -50,16 +48,15 @@ def read(config: Config) -> Blueprint:
     if type(bits) is not int or bits not in BITS:
         raise ModelError(f"config.json: bits is {reprlib.repr(bits)}", f"choose from {', '.join(map(str, BITS))}")
     group = None if config.values.get("group") is None else config.integer("group", "width")
-    with torch.device("meta"):
-        dims = {name: parameter.dim() for name, parameter in Network(shape).named_parameters()}
+    shapes = parameter_shapes(shape)
     return Blueprint(
         shape,
-        {name: Slot(name) for name in dims},
+        {name: Slot(name) for name in shapes},
         limit=limit,
         mask=config.token("mask_token_id", shape.vocabulary),
         eos=config.tokens("eos_token_id", shape.vocabulary),
         pad=config.token("pad_token_id", shape.vocabulary),
-        scales={name: name + SCALE for name, dim in dims.items() if dim == 2} if bits == 8 else {},
+        scales={name: name + SCALE for name, size in shapes.items() if len(size) == 2} if bits == 8 else {},
         group=group,
         subs=config.flag("absent_mask", True),
         noise=log_linear if shape.condition and config.flag("time_input") else None,

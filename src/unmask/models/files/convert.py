@@ -17,11 +17,19 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from unmask.errors import ModelError
+from unmask.errors import ModelError, first_line
 from unmask.models.families.blueprint import Config
 from unmask.models.families.mdlm import FULL, MDLM
-from unmask.models.files.checkpoint import TYPES, WEIGHTS, Tensors, fit
-from unmask.models.files.write import new_checkpoint, vacant, write_json, write_weights
+from unmask.models.files.checkpoint import (
+    TYPES,
+    WEIGHTS,
+    Tensors,
+    fit,
+    new_checkpoint,
+    vacant,
+    write_json,
+    write_weights,
+)
 
 EMBEDDING, TIME = "backbone.vocab_embed.embedding", "backbone.sigma_map.mlp.0.weight"
 PACE = "backbone.rotary_emb.inv_freq"  # the only buffer; says how wide a head is
@@ -136,11 +144,11 @@ def _zipped(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """One line of what torch said, without its advice around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    if isinstance(error, pickle.UnpicklingError):
-        lines = [line for line in lines if not line.startswith("Check the documentation")][-1:] or lines
-    return lines[0].removeprefix("WeightsUnpickler error: ")[:160]
+    """The reason in torch's message, without the advice around it."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Check the doc")]
+    if lines and isinstance(error, pickle.UnpicklingError):
+        return first_line(ValueError(lines[-1].strip().removeprefix("WeightsUnpickler error: ")))
+    return first_line(error)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

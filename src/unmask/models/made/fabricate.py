@@ -19,9 +19,17 @@ from torch import Tensor
 
 from unmask.errors import unknown
 from unmask.models.families.blueprint import Config, Family
-from unmask.models.files.checkpoint import DTYPES, INDEX, WEIGHTS, Progress, tensor_shapes
+from unmask.models.files.checkpoint import (
+    DTYPES,
+    INDEX,
+    WEIGHTS,
+    Progress,
+    new_checkpoint,
+    tensor_shapes,
+    write_json,
+    write_weights,
+)
 from unmask.models.files.pretrained import FAMILIES
-from unmask.models.files.write import new_checkpoint, write_json, write_weights
 from unmask.models.tokenizers import QWEN2, byte_level
 
 SIZES = ("tiny", "full")
