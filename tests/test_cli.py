@@ -548,7 +548,7 @@ def test_progress_counts_decided_positions(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Screen())
     recipe = Recipe(sampler="p2", steps=4, length=6, temperature=1.0, search="smc", particles=3, every=1)
     with show.progress() as bar:
-        decode(load("table"), recipe=recipe, watch=show._follow(bar))
+        decode(load("table"), recipe=recipe, on_event=show._follow(bar))
         assert (bar.tasks[0].total, bar.tasks[0].completed, bar.tasks[0].description) == (18, 18, "step 4")
     with show.following() as watch:
         assert watch is not None

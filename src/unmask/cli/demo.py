@@ -23,9 +23,9 @@ from rich.text import Text
 
 from unmask.cli import show
 from unmask.decoding import trace as traces
-from unmask.decoding.decode import Result, Watch, decode
+from unmask.decoding.decode import Result, decode
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.trace import Event
+from unmask.decoding.trace import Event, OnEvent
 from unmask.errors import InputError
 from unmask.evaluate.stats import wilson
 from unmask.models import Denoiser, load
@@ -81,8 +81,8 @@ def run(count: int = PUZZLES, trace: str | Path = TRACE) -> None:
         raise InputError(f"cannot write {str(trace)!r} ({error.strerror})", "give --trace another place") from None
     console.print(INTRO, end="\n\n")
     with workers() as pool:
-        with show.following() as watch:
-            first = pool.submit(solve, model, boards[0], METHODS[SHOWN], 0, trace, watch)
+        with show.following() as on_event:
+            first = pool.submit(solve, model, boards[0], METHODS[SHOWN], 0, trace, on_event)
             jobs = start(pool, model, boards, first)
             shown = first.result()
         play(boards[0], frames(traces.load(trace), shown.chosen))
@@ -110,11 +110,11 @@ def solve(
     recipe: Recipe,
     seed: int,
     trace: str | Path | None = None,
-    watch: Watch | None = None,
+    on_event: OnEvent | None = None,
 ) -> Result:
     """Decode one puzzle, two cells a step."""
     recipe = recipe.replace(seed=seed, steps=math.ceil(board.count(0) / 2))
-    return decode(model, canvas=sudoku.canvas(board), recipe=recipe, trace=trace, watch=watch)
+    return decode(model, canvas=sudoku.canvas(board), recipe=recipe, trace=trace, on_event=on_event)
 
 
 @contextmanager

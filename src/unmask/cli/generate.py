@@ -42,8 +42,8 @@ def run_generate(args: Namespace) -> None:
     model = models.as_run(args, models.load_model(args, _model_name(args)))
     if texts and recipe.length is None:
         recipe = recipe.replace(length=_usual_length(model, texts))
-    with show.following() as watch:
-        results = decode_batch(model, texts, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)
+    with show.following() as on_event:
+        results = decode_batch(model, texts, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)
     if args.json:
         for place, result in enumerate(results):
             given = {"canvas": canvases[place]} if canvases else {"prompt": (prompts or [])[place]}

@@ -20,9 +20,9 @@ from unmask.errors import many as many
 from unmask.errors import unknown
 
 if TYPE_CHECKING:  # a command that only prints a table loads no model and no torch
-    from unmask.decoding.decode import Result, Watch
+    from unmask.decoding.decode import Result
     from unmask.decoding.named_recipes import Shipped
-    from unmask.decoding.trace import Event
+    from unmask.decoding.trace import Event, OnEvent
     from unmask.models.laws import Verdict
 
 
@@ -251,53 +251,48 @@ def _short(value: object) -> str:
 
 
 @contextmanager
-def following() -> Iterator[Watch | None]:
-    """A watcher that shows how many positions are decided; None where nobody would see it."""
+def following() -> Iterator[OnEvent | None]:
+    """A callback that shows how many positions are decided; None without a terminal."""
     with progress() as bar:
         yield None if bar.disable else _follow(bar)
 
 
 @contextmanager
-def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[Watch | None]:
-    """A watcher of batches that shows how many questions are decoded, with their shares on the way; None as above."""
+def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[OnEvent | None]:
+    """A callback that shows how many questions of all batches are decoded; None without a terminal."""
     with progress() as bar:
         task = bar.add_task(name or many(questions, "question"), total=questions, completed=done)
         before, now = done, 0  # questions of earlier batches, and of this one
 
-        def tell(event: Event, decided: int, open: int) -> None:
+        def on_progress(event: Event, decided: int, open: int) -> None:
             nonlocal before, now
             if event["event"] == "start":
                 before, now = before + now, len(event["canvases"])
             bar.update(task, completed=min(questions, before + now * decided / open))
 
-        yield None if bar.disable else _counting(tell)
+        yield None if bar.disable else _counting(on_progress)
 
 
-def _follow(bar: Progress) -> Watch:
+def _follow(bar: Progress) -> OnEvent:
     task = bar.add_task("step 0")
 
-    def tell(event: Event, decided: int, open: int) -> None:
+    def on_progress(event: Event, decided: int, open: int) -> None:
         bar.update(task, completed=decided, total=open, description=f"step {event.get('step', -1) + 1}")
 
-    return _counting(tell)
+    return _counting(on_progress)
 
 
-def _counting(tell: Callable[[Event, int, int], None]) -> Watch:
-    """A watcher that tells, with each start and step, how many positions are decided, and of how many."""
-    masked: list[set[int]] = []  # the masked columns of each row
-    mask, open = -1, 0
+def _counting(on_progress: Callable[[Event, int, int], None]) -> OnEvent:
+    """Calls back at every start and step with the number of decided positions, and of all open ones."""
+    from unmask.decoding.trace import Canvases  # torch: a command that only prints a table does without
 
-    def watch(event: Event) -> None:
-        nonlocal masked, mask, open
-        if event["event"] == "start":
-            mask, rows = event["mask"], [row for row in event["canvases"] for _ in range(event["particles"])]
-            masked = [{column for column, token in enumerate(row) if token == mask} for row in rows]
-            open = sum(map(len, masked))
-        elif event["event"] == "step":
-            masked = [set(masked[ancestor]) for ancestor in event.get("ancestors", range(len(masked)))]
-            for row, column, token, _ in event["changes"]:
-                (masked[row].add if token == mask else masked[row].discard)(column)
+    canvases, open = Canvases(), 0
+
+    def on_event(event: Event) -> None:
+        nonlocal open
+        canvases.apply(event)
+        open = canvases.masked if event["event"] == "start" else open
         if event["event"] in ("start", "step"):
-            tell(event, open - sum(map(len, masked)), open)
+            on_progress(event, open - canvases.masked, open)
 
-    return watch
+    return on_event

@@ -32,9 +32,9 @@ def run_solve(args: Namespace) -> int:
         warnings.warn(f"the puzzle {strange}", stacklevel=2)
     model = load(args.model or name, args.device)
     suits(TASKS[name], model)
-    with show.following() as watch:
+    with show.following() as on_event:
         canvases = [kind.canvas(puzzle)]
-        found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)[0]
+        found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)[0]
     answer = kind.answer(found.tokens)
     wrong = kind.fault(answer, puzzle)
     if args.json:

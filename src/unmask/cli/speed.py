@@ -15,13 +15,13 @@ from unmask.cli.parser import refuse
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
 from unmask.errors import InputError, unknown
-from unmask.evaluate import chart
-from unmask.evaluate.chart import Curve
 from unmask.evaluate.speed import speed
 from unmask.evaluate.speed.speed import Figures
 from unmask.models import Denoiser, on_device
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.made.random_sizes import SIZES, make
+from unmask.report import chart
+from unmask.report.chart import Curve
 from unmask.search import SEARCHES
 
 Sweep = tuple[str, list[int]]  # a setting and its values
