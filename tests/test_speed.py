@@ -201,7 +201,7 @@ def test_no_room_for_a_size(fails, monkeypatch):
 
 def small(monkeypatch):
     """The layout of MDLM, small."""
-    monkeypatch.setitem(SIZES, "mdlm", Size(MDLM, MDLM.tiny | {"time_conditioning": True}, 0, 16))
+    monkeypatch.setitem(SIZES, "mdlm", Size(MDLM, MDLM.published.tiny | {"time_conditioning": True}, 0, 16))
     return make("mdlm", torch.device("cpu"))
 
 

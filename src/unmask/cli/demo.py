@@ -49,7 +49,7 @@ METHODS: dict[str, Recipe] = {
 SHOWN = "auto"  # whose path over the first puzzle is shown
 
 INTRO = (
-    "A small model that comes with unmask solves Sudokus that it has never seen. It fills two cells a step, in random "
+    "A small bundled model solves Sudokus that it has never seen. It fills two cells a step, in random "
     "order, each drawn from what it predicts there; the two cells of a step cannot see each other. The state entropy h "
     "says how unsure the model is of the cells that are still masked; the path entropy is the mean of h along the way."
 )

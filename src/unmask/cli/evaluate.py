@@ -111,9 +111,9 @@ def _chat(args: Namespace, task: Task) -> bool:
     return task.chat if args.chat is None else bool(args.chat)
 
 
-def _model(args: Namespace, embedded: bool) -> str:
-    """The model that was asked for, or the one that comes along for the task."""
-    if args.model is not None or embedded:
+def _model(args: Namespace, bundled: bool) -> str:
+    """The model that was asked for, or the bundled one for the task."""
+    if args.model is not None or bundled:
         return args.model or str(args.task)
     shipped = RECIPES.get(args.recipe or "")
     raise InputError(
@@ -161,7 +161,7 @@ def _eval_text(args: Namespace) -> None:
     refuse(args, ("shots", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
-    model = models.load_model(args, _model(args, embedded=True))
+    model = models.load_model(args, _model(args, bundled=True))
     if not (
         isinstance(model, Transformer)
         and isinstance(model.tokenizer, FileTokenizer)
@@ -172,7 +172,7 @@ def _eval_text(args: Namespace) -> None:
     words = model.tokenizer.fast
     windows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
     sizes = text.widths(words)[windows].sum(1)
-    header = _header(args, _model(args, embedded=True)) | {"n": len(windows)}
+    header = _header(args, _model(args, bundled=True)) | {"n": len(windows)}
     with rows.opened(args.rows, header) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}

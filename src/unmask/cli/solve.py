@@ -22,7 +22,7 @@ from unmask.tasks.sudoku import FIELD
 
 
 def run_solve(args: Namespace) -> int:
-    """Solve a puzzle with the embedded model; the exit status is 1 where its answer is wrong."""
+    """Solve a puzzle with the bundled model; the exit status is 1 where its answer is wrong."""
     recipe = flags.to_recipe(args)
     name, given = _puzzle(args.puzzle)
     kind = puzzle_of(TASKS[name])

@@ -16,7 +16,6 @@ from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.rows import Rows
 from unmask.evaluate.stats import auroc, wilson
-from unmask.search.choosers import ASKS
 from unmask.tasks import Example, Task, puzzle_of, sandbox
 
 TOGETHER = {"cpu": 32, "cuda": 4096}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
@@ -213,7 +212,7 @@ def _decoded(
     seeds = [recipe.seed + one.number for one in part]
     if task.puzzle is not None:
         return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, on_event=on_event)
-    votes = recipe.build_search().choose in ASKS
+    votes = recipe.build_search().choose.needs_answers
     answers = [_reader(task, one.example) for one in part] if votes else None
     return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, on_event=on_event)
 

@@ -18,7 +18,7 @@ from unmask.models.made.table import Table, words
 from unmask.models.tokenizers import Numbers, read_tokenizer
 from unmask.models.transformer import random_transformer
 
-WEIGHTS = Path(__file__).parent / "weights"  # of the models that come with the package
+WEIGHTS = Path(__file__).parent / "weights"  # of the bundled models
 __all__ = [
     "FAMILIES",
     "MODELS",
@@ -53,7 +53,7 @@ def text(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32)
     return from_directory(WEIGHTS / "text", torch.device(device), dtype, name="text")
 
 
-EMBEDDED = ("sudoku", "countdown", "text")  # names of the models in WEIGHTS
+BUNDLED = ("sudoku", "countdown", "text")  # names of the models in WEIGHTS
 MODELS: dict[str, Callable[..., Denoiser]] = {
     "sudoku": sudoku,
     "countdown": countdown,

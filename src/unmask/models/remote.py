@@ -111,7 +111,7 @@ def from_remote_code(
     revision: str | None,
     shift: bool,
 ) -> Remote:
-    """The model of a directory or hub id, by the code that comes with it; `dtype` None is the model's own."""
+    """The model of a directory or hub id, by its own code; `dtype` None is the model's own."""
     try:
         transformers: Any = importlib.import_module("transformers")
     except ImportError:

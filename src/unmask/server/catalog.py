@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unmask.decoding.settings import Setting, describe, explained, known, registries
-from unmask.models import EMBEDDED
+from unmask.models import BUNDLED
 
 
 def catalog(usual: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def _setting(row: Setting, default: Any, taker: str, usual: Mapping[str, Any]) -
     low, high, closed = row.range
     choices = row.names(taker)
     if row.name == "background":  # a request names no files but the server's own
-        choices = list(dict.fromkeys([*EMBEDDED, *([usual[row.name]] if row.name in usual else [])]))
+        choices = list(dict.fromkeys([*BUNDLED, *([usual[row.name]] if row.name in usual else [])]))
     return {
         "name": row.name,
         "kind": "list" if row.kind is tuple else row.kind.__name__,

@@ -13,7 +13,7 @@ from unmask.decoding.prompt import HOLE, Canvas, Text, encode, from_canvas
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, SAMPLER_ALIASES, general, takes
 from unmask.errors import InputError, UnmaskError, unknown
-from unmask.models import EMBEDDED, Denoiser
+from unmask.models import BUNDLED, Denoiser
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.server import schemas
@@ -267,11 +267,9 @@ def _settings(body: Body, usual: Mapping[str, Any]) -> dict[str, Any]:
             raise Refusal(400, f"{named[setting]} and {name} mean the same", "leave one out", param=name)
         named[setting] = name
         given[setting] = SAMPLER_ALIASES.get(str(value), value) if setting == "sampler" else value
-    if given.get("background") not in (None, *EMBEDDED, usual.get("background")):
+    if given.get("background") not in (None, *BUNDLED, usual.get("background")):
         said = f"background is {given['background']!r}"
-        raise Refusal(
-            400, said, f"a request may name {', '.join(EMBEDDED)}; a file only the server", param="background"
-        )
+        raise Refusal(400, said, f"a request may name {', '.join(BUNDLED)}; a file only the server", param="background")
     sampler, search = (given.get(name, usual.get(name, usually)) for name, usually in WHO)
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS, setting="sampler")

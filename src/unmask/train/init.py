@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask.core.state import Vocab
 from unmask.errors import ModelError, first_line, unknown
-from unmask.models import EMBEDDED
+from unmask.models import BUNDLED
 from unmask.models import WEIGHTS as SHIPPED
 from unmask.models.families.blueprint import Config
 from unmask.models.families.native import BITS, NATIVE, read
@@ -55,11 +55,11 @@ def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> N
 
 
 def weights_at(name: str) -> Path:
-    """The file of weights that a user means: by its path, by its directory, or by the name of an embedded model."""
-    path = SHIPPED / name if name in EMBEDDED else Path(name).expanduser()
+    """The file of weights that a user means: by its path, by its directory, or by the name of a bundled model."""
+    path = SHIPPED / name if name in BUNDLED else Path(name).expanduser()
     path = path / WEIGHTS if path.is_dir() else path
     if not path.is_file():
-        raise ModelError(f"there is no {str(path)!r}", f"give a {WEIGHTS}, its directory, or {', '.join(EMBEDDED)}")
+        raise ModelError(f"there is no {str(path)!r}", f"give a {WEIGHTS}, its directory, or {', '.join(BUNDLED)}")
     return path
 
 

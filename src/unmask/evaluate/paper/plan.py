@@ -117,7 +117,7 @@ class Experiment:
         return None if first is cell else first
 
     def place(self, name: str | None) -> list[Place]:
-        """The place that is asked for; by default all of the embedded models."""
+        """The place that is asked for; by default all of the bundled models."""
         if name is None:
             mine = [place for place in self.places.values() if not place.theirs]
             if not mine:

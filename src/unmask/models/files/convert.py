@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from unmask.errors import ModelError, first_line
 from unmask.models.families.blueprint import Config
-from unmask.models.families.mdlm import FULL, MDLM
+from unmask.models.families.mdlm import MDLM
 from unmask.models.files.checkpoint import (
     TYPES,
     WEIGHTS,
@@ -66,7 +66,7 @@ def convert(
     vacant(directory)
     values, ignored = _read(checkpoint)
     plain = _plain(values, checkpoint.name)
-    config = {**FULL, **_sizes(plain), "model_length": length, "time_conditioning": time_conditioning}
+    config = {**MDLM.published.full, **_sizes(plain), "model_length": length, "time_conditioning": time_conditioning}
     config |= {} if mask_id is None else {"mask_token_id": mask_id}
     plan = MDLM.read(Config(config))
     shapes = {name: tuple(tensor.shape) for name, tensor in plain.items()}
@@ -75,7 +75,7 @@ def convert(
     if not torch.allclose(plain[PACE].flatten().float(), buffers[PACE], rtol=1e-2):  # bf16 keeps two digits
         raise ModelError("the rotary frequencies are not those of MDLM", "this is another model")
     weights = {name: tensor for name, tensor in plain.items() if name in plan.slots}
-    weights = _averages(values, weights, plan.shape.layers) if ema else weights
+    weights = _averages(values, weights, list(plan.slots)) if ema else weights
     exact = _exact(weights, checkpoint.stat().st_size)
     with new_checkpoint(directory) as begun:
         write_weights(directory / WEIGHTS, exact | buffers, begun)
@@ -200,29 +200,12 @@ def _sizes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     }
 
 
-def _order(layers: int) -> Iterator[str]:
-    """Names in the order of backbone.parameters(), which is all that says which running average is which."""
-    yield EMBEDDING
-    yield from _pairs("sigma_map.mlp.0", "sigma_map.mlp.2")
-    for layer in range(layers):
-        block = f"blocks.{layer}"
-        yield from (f"backbone.{block}.{part}.weight" for part in ("norm1", "attn_qkv", "attn_out", "norm2"))
-        yield from _pairs(f"{block}.mlp.0", f"{block}.mlp.2", f"{block}.adaLN_modulation")
-    yield "backbone.output_layer.norm_final.weight"
-    yield from _pairs("output_layer.linear", "output_layer.adaLN_modulation")
-
-
-def _pairs(*names: str) -> Iterator[str]:
-    yield from (f"backbone.{name}.{kind}" for name in names for kind in ("weight", "bias"))
-
-
-def _averages(values: Mapping[str, Any], plain: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+def _averages(values: Mapping[str, Any], plain: Mapping[str, Tensor], names: list[str]) -> dict[str, Tensor]:
     """The running averages that training kept, by name."""
     kept = values.get("ema")
     shadows = kept.get("shadow_params") if isinstance(kept, dict) else None
     if not isinstance(shadows, list | tuple):
         raise ModelError("the checkpoint has no running averages (EMA)", PLAIN)
-    names = list(_order(layers))
     if list(plain) != names:
         raise ModelError("the tensors are in another order than MDLM's, so that averages have no names", PLAIN)
     if len(shadows) != len(names):

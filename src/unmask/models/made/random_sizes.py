@@ -31,9 +31,9 @@ class Size:
 
 
 SIZES = {
-    "mdlm": Size(MDLM, MDLM.full, 0, 1024),
-    "llada": Size(LLADA, LLADA.full, 256, 256),
-    "tiny": Size(LLADA, LLADA.tiny, 8, 32),
+    "mdlm": Size(MDLM, MDLM.published.full, 0, 1024),
+    "llada": Size(LLADA, LLADA.published.full, 256, 256),
+    "tiny": Size(LLADA, LLADA.published.tiny, 8, 32),
 }
 
 
