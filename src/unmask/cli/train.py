@@ -44,7 +44,7 @@ SAID = (
 
 
 def run_train(args: Namespace) -> None:
-    """Train an embedded model, or go on with it."""
+    """Train the model of a task, or resume its training."""
     if args.task not in TASKS:
         raise unknown("task", args.task, TASKS)
     directory, device, given = Path(args.directory).expanduser(), on_device(args.task, args.device), _shape(args.shape)
