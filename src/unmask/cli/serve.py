@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from unmask.cli import flags
-from unmask.cli.models import Namespace, add_model, as_run, load_model
+from unmask.cli.models import add_model, as_run, load_model
 from unmask.errors import InputError
 from unmask.models import BUNDLED, Denoiser
 
@@ -87,7 +87,7 @@ def _check_length(usual: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
         raise InputError(f"--length is {length:,}", f"the models that are served allow {max(known):,} positions")
 
 
-def add_serve(parser: argparse.ArgumentParser) -> None:
+def add_serve(parser: ArgumentParser) -> None:
     about = f"a name of `unmask models`, a directory or a hub id; several times for several [{', '.join(BUNDLED)}]"
     parser.add_argument("--model", action="append", metavar="NAME", help=about)
     parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="where to listen [127.0.0.1: only here]")

@@ -84,7 +84,7 @@ def options(model_args: Mapping[str, Any]) -> Options:
             base = {SETTING_NAMES.get(key, key): one for key, one in settings_of(value).items()}
         else:
             names = [*OPTIONS, "recipe", *known(), *SETTING_NAMES, *NAMES]
-            raise unknown("model_arg", given, names, "see docs/guide/lm-eval.md")
+            raise unknown("model_arg", given, names, "see docs/guide/lm-eval-details.md")
     if "pretrained" not in own:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
     settings = {**base, **settings}
