@@ -24,7 +24,7 @@ from unmask.models.tokenizers import Characters
 from unmask.models.transformer import Transformer
 
 PLACES = ("embed", "row", "column", "box", "place")
-FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a Shape: the task says them
+FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a Shape: set by the task
 FREE = tuple(field.name for field in fields(Shape) if field.name not in FIXED)  # sizes that a user may change
 
 
