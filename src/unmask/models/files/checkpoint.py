@@ -7,7 +7,7 @@ the shape that the config promises before any memory is taken.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,13 +183,16 @@ def fit(plan: Blueprint, tensors: Tensors) -> None:
         raise ModelError(f"{len(strange)} tensors are unexpected: {_some(strange)}", "the config is of another model")
     for name in expected:
         if tensors.shapes[name] != expected[name]:
-            shape, wanted = (
-                " × ".join(map(str, sizes[:9])) or "a number" for sizes in (tensors.shapes[name], expected[name])
-            )
+            shape, wanted = as_text(tensors.shapes[name]), as_text(expected[name])
             raise ModelError(f"{name} is {shape}, by the config it must be {wanted}", "one of them is damaged")
         types = WHOLE if name in plan.scales else TYPES
         if tensors.types[name] not in types:
             raise ModelError(f"{name} has the type {tensors.types[name]}", f"only {', '.join(types)} are loaded")
+
+
+def as_text(shape: Sequence[int]) -> str:
+    """A shape for messages."""
+    return " × ".join(map(str, shape[:9])) or "a number"
 
 
 def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
