@@ -11,7 +11,7 @@ torch.set_num_threads(1)  # one test per core; small tensors gain nothing from m
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children
 
 
-# Folders, files and tests that `make quick` leaves out: browsers, training, fuzzing, installing, whatever takes seconds.
+# What `make quick` leaves out: browsers, training, fuzzing, installing, and whatever takes seconds.
 SLOW = {
     "browser",
     "train",

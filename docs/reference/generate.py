@@ -19,7 +19,7 @@ from typing import Any
 
 from unmask import Recipe, decode_batch, load
 from unmask.cli import main as command_line
-from unmask.cli.parser import ABOUT, COMMANDS, build
+from unmask.cli.parser import COMMANDS, build
 from unmask.decoding import settings
 
 HERE = Path(__file__).parent
@@ -161,14 +161,16 @@ def settings_page() -> str:
 
 
 def cli_page() -> str:
-    rows = [(f"[`{name}`](#unmask-{name})", one.help) for name, one in COMMANDS.items()]
-    parts = ["# Commands\n", f"{ABOUT}\n", table(("command", "purpose"), rows), *map(command, COMMANDS)]
-    return "\n".join(parts)
+    parsers = {name: build(name) for name in COMMANDS}
+    rows = [(f"[`{name}`](#unmask-{name})", parser.description or "") for name, parser in parsers.items()]
+    head = "# Commands\n\nEvery command of `unmask`. Errors are one line on standard error, with exit status 2.\n"
+    parts = [command(name, parser) for name, parser in parsers.items()]
+    return "\n".join([head, table(("command", "purpose"), rows), *parts])
 
 
-def command(name: str) -> str:
+def command(name: str, parser: argparse.ArgumentParser) -> str:
     """A command with its arguments and flags; settings of a recipe are named only, since their page explains them."""
-    parser, known = build(name), set(settings.SETTINGS)
+    known = set(settings.SETTINGS)
     lines = [f"## unmask {name}\n", f"{parser.description}\n"]
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
     own = [action for action in shown if action.dest not in known]
