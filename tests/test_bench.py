@@ -22,7 +22,8 @@ from unmask.cli import main
 from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError
 from unmask.evaluate import rows
-from unmask.evaluate import run as bench
+from unmask.evaluate.rows import Row
+from unmask.evaluate.run import canvases, grader, run
 from unmask.models.made.fabricate import fabricate
 from unmask.tasks import TASKS, Example
 from unmask.train import text
@@ -135,8 +136,8 @@ def test_bad_places_for_rows(here, capsys):
     Path("p.txt").write_text(f"{EASY}\n")
     for path, words in (
         ("none/r", "cannot write 'none/r': No such file"),
-        (".", "'.' is no file"),
-        ("/dev/null", "'/dev/null' is no file"),
+        (".", "'.' is not a regular file"),
+        ("/dev/null", "'/dev/null' is not a regular file"),
         ("p.txt", "'p.txt' holds the data"),
     ):
         assert main(["eval", "sudoku", "--data", "p.txt", "--rows", path]) == 2
@@ -202,9 +203,9 @@ def test_a_finished_run_is_only_told(here, capsys, monkeypatch):
 def test_a_batch_of_which_rows_are_there_is_decoded_as_it_was(here):
     Path("p.txt").write_text(f"{EASY}\n" * 4)
     task, model, recipe = TASKS["sudoku"], load("sudoku"), Recipe("uniform", steps=3, temperature=1.0)
-    questions = bench.canvases(task, task.examples("p.txt"))
-    whole = bench.run(task, model, questions, recipe, batch=3)
-    rest = bench.run(task, model, questions, recipe, batch=3, done={0, 2})
+    questions = canvases(task, task.examples("p.txt"))
+    whole = run(task, model, questions, recipe, batch=3)
+    rest = run(task, model, questions, recipe, batch=3, done={0, 2})
     assert [row.number for row in rest] == [1, 3]
     assert [row.path_entropy for row in rest] == [whole[1].path_entropy, whole[3].path_entropy]
 
@@ -228,7 +229,7 @@ def test_text_goes_on(here, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["bits_per_byte"] == first["bits_per_byte"]
     shutil.copy("r.jsonl", "again.jsonl")
     assert main(["compare", "r.jsonl", "again.jsonl"]) == 2
-    assert "'r.jsonl' holds no answers that were graded: its task is text" in said(capsys)
+    assert "'r.jsonl' holds no graded answers: its task is text" in said(capsys)
 
 
 def test_rows_that_someone_changed(here, capsys):
@@ -236,7 +237,7 @@ def test_rows_that_someone_changed(here, capsys):
     assert main("eval countdown --data one.txt --steps 4 --rows r.jsonl --json".split()) == 0
     whole = Path("r.jsonl").read_text()
     for old, new, words in (
-        ('"strict": false', '"strict": "yes"', "row 0 of 'odd.jsonl' has a strange 'strict'"),
+        ('"strict": false', '"strict": "yes"', "row 0 of 'odd.jsonl' has an unknown or wrong 'strict'"),
         ('"steps": 4, "calls"', '"calls"', "row 0 of 'odd.jsonl' has no 'steps'"),
     ):
         assert whole.count(old) == 1
@@ -326,10 +327,10 @@ def test_programs_run_in_the_sandbox(here):
     Path("a.jsonl").write_text(json.dumps(FUNCTION) + "\n")
     task = TASKS["humaneval"]
     [example] = task.examples("a.jsonl")
-    grade = bench.grader(task)
+    grade = grader(task)
     assert grade("    return 2\n", example) == (True, True, None)
     assert grade("    return 3\n", example) == (False, False, None)
-    endless = bench.grader(replace(task, seconds=0.5))("    while True: pass\n    return 2\n", example)
+    endless = grader(replace(task, seconds=0.5))("    while True: pass\n    return 2\n", example)
     assert endless == (False, False, "timed out")
 
 
@@ -338,7 +339,7 @@ def test_a_grader_that_breaks_costs_one_row():
         raise RecursionError("too deep")
 
     task = replace(TASKS["gsm8k"], strict=broken)
-    assert bench.grader(task)("1", Example("0", {}, "#### 1")) == (
+    assert grader(task)("1", Example("0", {}, "#### 1")) == (
         False,
         False,
         "grading failed: RecursionError: too deep",
@@ -394,7 +395,7 @@ def made(path, verdicts, **header):
     about = {**HEADER, "data": "d", "n": len(verdicts), **header}
     with rows.opened(str(path), about) as kept:
         for number, right in verdicts.items():
-            one = bench.Row(
+            one = Row(
                 task="sudoku",
                 number=number,
                 id=str(number),

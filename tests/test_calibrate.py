@@ -136,7 +136,7 @@ def test_the_command_writes_rows_a_summary_and_a_curve(capsys, tmp_path, found):
     assert main(["generate", "--model", "table", *flags]) == 0
     capsys.readouterr()
     assert main(line) == 2
-    assert "holds something already" in capsys.readouterr().err
+    assert "is not empty" in capsys.readouterr().err
     line[-1] = str(tmp_path / "other")
     assert main([*line, "--most", "0.01", "--particles", "2"]) == 2
     out, err = capsys.readouterr()

@@ -362,7 +362,7 @@ def test_rows_are_taken_up_again(judge, tmp_path):
     path.write_bytes(kept[: len(kept) // 2])  # within a line
     before = len(kept[: len(kept) // 2].splitlines()) - 1
     told: list[int] = []
-    again = judged(judge, samples, path=path, tell=told.append)
+    again = judged(judge, samples, path=path, on_progress=told.append)
     assert (told[0], told[-1]) == (before, len(TEXTS))
     assert [row["place"] for row in again] == [row["place"] for row in whole]
     assert [row["nats"] for row in again] == pytest.approx([row["nats"] for row in whole], abs=1e-9)

@@ -222,5 +222,5 @@ def test_rows_are_written_at_once_and_summed(tmp_path):
     )
     *_, third = lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert len(lines) == 3 and json.loads(third)["value"] is None  # a second run loses nothing
-    with pytest.raises(InputError, match="cannot write the rows"):
+    with pytest.raises(InputError, match=r"cannot write .*rows"):
         Rows(tmp_path / "no" / "rows.jsonl")

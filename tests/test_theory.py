@@ -11,7 +11,7 @@ import torch
 from unmask import Recipe, load, score
 from unmask.cli import main
 from unmask.errors import InputError, SettingError
-from unmask.evaluate.interval import Mean, mean, student
+from unmask.evaluate.stats import Mean, mean, student
 from unmask.evaluate.theory import theory
 from unmask.evaluate.theory.noised import join, measure
 from unmask.evaluate.theory.reference import Known, generated, known, reference
@@ -283,7 +283,7 @@ def test_score_prints_what_the_library_says(capsys, table, tmp_path):
     assert [one["path_entropy"]["value"] for one in said] == [one.path_entropy.value for one in exact]
     assert [json.loads(line) for line in rows.read_text().splitlines()] == said
     assert main(words) == 2
-    assert "holds something already" in capsys.readouterr().err  # nothing that was measured is lost
+    assert "is not empty" in capsys.readouterr().err  # nothing that was measured is lost
     shown = run(capsys, *words[:-2])
     assert f"{sum(one.evaluations for one in exact)} evaluations" in shown
     marked = min(exact, key=lambda one: one.path_entropy.value).text

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.core.entropy import BIT, joint_entropy, marginal_entropies
 from unmask.decoding.recipe import Recipe
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory import theory
 from unmask.evaluate.theory.noised import measure
 from unmask.evaluate.theory.reference import Known, generated, reference

@@ -15,7 +15,7 @@ from unmask import Recipe, load
 from unmask.cli import main
 from unmask.errors import InputError
 from unmask.evaluate import rows as files
-from unmask.evaluate import run as bench
+from unmask.evaluate.run import canvases, run
 from unmask.tasks import TASKS
 from unmask.tasks.countdown import COUNTDOWN, example
 from unmask.tasks.puzzles.countdown import (
@@ -319,10 +319,8 @@ def test_a_network_is_measured_on_its_own_problems():
     network = fresh({**CONFIG, "width": 16, "layers": 1, "heads": 2, "inner": 16}, "cpu", 0)
     assert Problems(held=2).validate(network) == {"solved_3": 0, "solved_4": 0, "solved_5": 0}
     made = [read(row) for row in problems(12, 3, np.random.default_rng(77), held=True).tolist()]
-    questions = bench.canvases(COUNTDOWN, [example("", str(one), "") for one in made])
-    rows = bench.run(
-        COUNTDOWN, as_denoiser("countdown", CONFIG, load("countdown").network), questions, Recipe("confidence")
-    )
+    questions = canvases(COUNTDOWN, [example("", str(one), "") for one in made])
+    rows = run(COUNTDOWN, as_denoiser("countdown", CONFIG, load("countdown").network), questions, Recipe("confidence"))
     assert sum(row.strict for row in rows) >= 9  # the embedded model, which solves nearly all of them
 
 

@@ -13,7 +13,7 @@ import pytest
 from unmask import Recipe, load
 from unmask.cli import main
 from unmask.errors import InputError
-from unmask.evaluate import run as bench
+from unmask.evaluate.run import canvases, run
 from unmask.tasks import TASKS
 from unmask.tasks.puzzles.grids import grids
 from unmask.tasks.puzzles.sudoku import (
@@ -313,7 +313,7 @@ def test_the_embedded_model_solves_held_out_puzzles():
     dice = Random(7)
     boards = [puzzle(grid.tolist(), 28, dice) for grid in grids(10, np.random.default_rng([7, 3]))]
     examples = [example("", board) for board in boards]
-    rows = bench.run(SUDOKU, load("sudoku"), bench.canvases(SUDOKU, examples), Recipe("confidence"))
+    rows = run(SUDOKU, load("sudoku"), canvases(SUDOKU, examples), Recipe("confidence"))
     assert sum(row.strict for row in rows) >= 8
     assert all(
         row.strict == (row.answer == write(solutions(board)[0])) for row, board in zip(rows, boards, strict=True)

@@ -11,8 +11,18 @@ from typing import Any
 from unmask._version import __version__
 from unmask.cli import show
 from unmask.errors import InputError
-from unmask.evaluate.judge import CONVENTIONS, DEFAULT, Judge, Rules, export, figures, judged, load_judge, read_samples
-from unmask.evaluate.judge.diversity import LENGTH
+from unmask.evaluate.judge import (
+    CONVENTIONS,
+    DEFAULT,
+    LENGTH,
+    Judge,
+    Rules,
+    export,
+    figures,
+    judged,
+    load_judge,
+    read_samples,
+)
 from unmask.evaluate.judge.rows import Row, Sample, is_rows
 from unmask.models.files.checkpoint import DTYPES
 

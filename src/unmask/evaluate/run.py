@@ -13,14 +13,13 @@ from unmask.decoding.decode import Result, Watch, decode_batch
 from unmask.decoding.prompt import Text, from_prompt
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, ModelError, UnmaskError
-from unmask.evaluate.rows import Rows
+from unmask.evaluate.batch import size as rows_at_once
+from unmask.evaluate.rows import Row, Rows
 from unmask.evaluate.stats import auroc, wilson
 from unmask.search.choosers import ASKS
 from unmask.tasks import Example, Task, puzzle_of, sandbox
 
-TOGETHER = {"cpu": 32, "cuda": 4096}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
 MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
-PROMPTED = {"cpu": 8, "cuda": 32}  # rows of a text: its canvases are longer, and its models larger
 
 
 @dataclass(frozen=True)
@@ -30,30 +29,6 @@ class Question:
     number: int  # its place in the file, from 0
     example: Example
     ask: Text  # a prompt; of a puzzle, its canvas
-
-
-@dataclass(frozen=True)
-class Row:
-    """One question, the answer to it, and what it cost."""
-
-    task: str
-    number: int
-    id: str
-    seed: int
-    puzzle: str | None  # of a puzzle, its text
-    prompt: str | None  # of a text, the beginning of its SHA-256
-    text: str  # all that was said
-    answer: str | None  # what it says is the answer
-    as_published: bool  # the verdict of the public grader
-    strict: bool  # it is right, whatever right answer others have in mind
-    fault: str | None  # why it could not be graded to the end
-    path_entropy: float  # bits
-    steps: int
-    calls: int
-    evaluations: int
-    tokens: int  # positions that were decided
-    seconds: float  # its share of the batch
-    surprise: float | None = None  # nats a position; None in rows that were written without it
 
 
 @dataclass(frozen=True)
@@ -146,7 +121,8 @@ def run(
         suits(task, model)
     elif recipe.length is None:
         recipe = recipe.replace(length=task.length)
-    size = batch or together(task, model, recipe)
+    kind = "prompt" if task.puzzle is None else "puzzle"
+    size = batch or rows_at_once(kind, model.device, recipe.build_search().particles)
     grade = grader(task, insist)
     parts = [questions[begin : begin + size] for begin in range(0, len(questions), size)]
     todo = [part for part in parts if any(one.number not in done for one in part)]
@@ -182,12 +158,6 @@ def resume(
         on_rows(len(kept.kept), len(questions))
 
     run(task, model, questions, recipe, done=done, batch=batch, insist=insist, on_rows=store, on_event=on_event)
-
-
-def together(task: Task, model: Denoiser, recipe: Recipe) -> int:
-    """How many questions are decoded at a time."""
-    most = (PROMPTED if task.puzzle is None else TOGETHER).get(model.device.type, 32)
-    return max(1, most // recipe.build_search().particles)
 
 
 def _encoded(task: Task, model: Denoiser, recipe: Recipe, question: Question) -> list[int]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.errors import InputError
-from unmask.evaluate.lock import locked
+from unmask.evaluate.rows import locked, to_json
 
 LOG = "log.jsonl"
 Event = dict[str, Any]
@@ -33,8 +32,7 @@ def open_log(directory: Path) -> TextIO:
 
 def as_line(event: Event) -> str:
     """The line of an event; null stands for a figure that is no number."""
-    lost = {name: None for name, value in event.items() if isinstance(value, float) and not math.isfinite(value)}
-    return json.dumps(event | lost, allow_nan=False) + "\n"
+    return json.dumps(to_json(event), allow_nan=False) + "\n"
 
 
 def read_log(directory: Path) -> list[Event]:

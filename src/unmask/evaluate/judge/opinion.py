@@ -14,6 +14,8 @@ for all texts: exp(all nats / all tokens). MDLM leaves out the last batch if it 
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import InputError
-from unmask.evaluate.judge.diversity import LENGTH, diversity
 from unmask.evaluate.judge.judge import BUDGET, Judge, Window
 
+LENGTH = 1024  # tokens of a sample, as MDLM was trained and as the paper samples
 CONVENTIONS = ("sample", "mdlm", "both")
 GRAMS = (1, 2, 3)  # distinct-n is said for these
 
@@ -157,3 +159,12 @@ def distinct(tokens: Sequence[int], n: int) -> float:
     """The share of different ones among the runs of n tokens; 1 where there is no such run."""
     runs = [tuple(tokens[begin : begin + n]) for begin in range(len(tokens) - n + 1)]
     return len(set(runs)) / len(runs) if runs else 1.0
+
+
+def diversity(tokens: Sequence[int]) -> float:
+    """The entropy of one sample's token counts, in nats, as remdm and bd3lms compute it.
+
+    Perplexity is read together with it: repetition is cheap to predict.
+    """
+    counts = Counter(tokens).values()
+    return -sum(count / len(tokens) * math.log(count / len(tokens)) for count in counts) + 0.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import InputError
+from unmask.evaluate.rows import append, check_place, to_json
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,7 @@ class Rows:
     entropies: dict[str, list[float]] = field(default_factory=dict)  # bits
 
     def __post_init__(self) -> None:
-        try:  # a file that cannot be written is better known before than after
-            if self.path is not None:
-                self.path.open("a", encoding="utf-8").close()
-        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-            reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"cannot write the rows {str(self.path)!r}", reason) from None
+        check_place(None if self.path is None else str(self.path))
 
     def keep(self, origin: Origin, kind: str, row: Mapping[str, Any]) -> None:
         """One line for one request, written at once: what is done is never lost."""
@@ -66,8 +61,7 @@ class Rows:
             self.entropies.setdefault(kind, []).append(row["path_entropy"])
         if self.path is not None:
             where = {"task": origin.task, "doc_id": origin.doc, "request": origin.request, "turn": origin.turn}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, **where, **{name: _plain(row[name]) for name in row}}) + "\n")
+            append(self.path, [to_json({"kind": kind, **where, **row})])
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """By kind of request: how many, their evaluations, and the mean of their path entropies."""
@@ -77,8 +71,3 @@ class Rows:
             mean = math.fsum(bits) / len(bits) if bits else None
             found[kind] = {"requests": count, "evaluations": self.evaluations[kind], "path_entropy": mean}
         return found
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,12 +18,13 @@ import numpy as np
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
-from unmask.evaluate import compare, rows
-from unmask.evaluate.header import origin
+from unmask.evaluate import batch, compare, rows
+from unmask.evaluate.header import header
 from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
 from unmask.evaluate.paper.plan import Cell, Experiment, Place
-from unmask.evaluate.run import Row, canvases, prompts, resume, sift, summary
-from unmask.models import Denoiser, fingerprint, load, on_device
+from unmask.evaluate.run import canvases, prompts, resume, sift, summary
+from unmask.evaluate.stats import Floats, Places, bootstrap
+from unmask.models import Denoiser, fingerprint, load
 from unmask.models.compiled import compiled
 from unmask.models.wrap import Chunked
 from unmask.tasks import TASKS, shots
@@ -33,7 +34,6 @@ Figures = dict[str, Any]
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 REPEATS = 3  # of a runtime, of which the median counts; fewer where they take more than ENOUGH seconds together
 ENOUGH = 30.0
-SAMPLES = {"cpu": 8, "cuda": 512}  # rows of text decoded at a time, at most
 
 
 @dataclass(frozen=True)
@@ -89,20 +89,20 @@ def _each(job: Job, verb: str) -> Iterator[Cell]:
         job.on_cell(f"{job.place.name}: {verb} cell {place} of {len(job.cells)}, {cell.name}")
 
 
-def header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
-    """Where the rows of a cell come from."""
+def _header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
+    """The header of a cell's rows."""
     name = job.model or job.place.model
-    about = {"task": job.place.task or "text", "model": name, "weights": _weights(name), "dtype": job.dtype}
-    sha256 = None if data is None else hashlib.sha256(Path(data).read_bytes()).hexdigest()
-    where = origin(on_device(name, job.device))
-    return about | {
-        "data": data and Path(data).name,
-        "sha256": sha256,
-        "limit": job.limit,
-        **where,
-        "recipe": recipe.to_dict(),
-        "n": n,
-    }
+    about = header(
+        job.place.task or "text",
+        name,
+        weights=_weights(name),
+        dtype=job.dtype,
+        device=job.device,
+        data=data and Path(data).name,
+        file=data,
+        limit=job.limit,
+    )
+    return about | {"recipe": recipe.to_dict(), "n": n}
 
 
 @lru_cache(maxsize=1)
@@ -123,21 +123,21 @@ def _tasks(job: Job, model: Denoiser) -> list[Figures]:
         examples = task.examples(data)
         pool = None if job.shots is None else task.examples(job.shots)
         questions = prompts(task, examples[: job.n], shots(task, examples, pool)[: job.n], task.chat)
-    graded: dict[str, list[Row]] = {}
+    graded: dict[str, list[rows.Row]] = {}
     found = []
     for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
-        about = header(job, recipe, len(questions), data)
+        about = _header(job, recipe, len(questions), data)
         with rows.opened(job.rows(about), about) as kept:
             if kept.missing:
                 on_rows = partial(job.on_progress, cell.name)
                 resume(task, model, questions, recipe, kept, on_rows=on_rows)
-            graded[cell.name] = sorted(compare.as_rows(kept, cell.name), key=lambda row: row.number)
+            graded[cell.name] = kept.graded(cell.name)
         found.append(_of_task(job, cell, graded) | _about(kept.header) | {"rows": Path(job.rows(about)).name})
     return found
 
 
-def _of_task(job: Job, cell: Cell, graded: dict[str, list[Row]]) -> Figures:
+def _of_task(job: Job, cell: Cell, graded: dict[str, list[rows.Row]]) -> Figures:
     here = graded[cell.name]
     base = job.experiment.baseline(cell)
     said = summary(here)
@@ -145,9 +145,9 @@ def _of_task(job: Job, cell: Cell, graded: dict[str, list[Row]]) -> Figures:
     return said | {"against": None if base is None else compare.against(graded[base.name], here)}
 
 
-def _about(header: dict[str, Any]) -> Figures:
+def _about(about: dict[str, Any]) -> Figures:
     return {
-        name: header.get(name) for name in ("model", "weights", "dtype", "recipe", "machine", "date", "commit", "data")
+        name: about.get(name) for name in ("model", "weights", "dtype", "recipe", "machine", "date", "commit", "data")
     }
 
 
@@ -179,7 +179,7 @@ def _texts(job: Job, model: Denoiser) -> list[Figures]:
     n, found, seen = job.n or 256, [], {}
     for cell in _each(job, "sampled"):
         recipe = job.recipe(cell)
-        about = header(job, recipe, n)
+        about = _header(job, recipe, n)
         with rows.opened(job.rows(about), about) as kept:
             _sample(model, recipe, n, kept, partial(job.on_progress, cell.name))
         mine = [row for row in kept.kept if int(row["number"]) < n]  # another experiment may have wanted more
@@ -210,7 +210,7 @@ def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progres
     """Texts from nothing, as many as are missing."""
     done = {int(row["number"]) for row in kept.kept}
     todo = [number for number in range(n) if number not in done]
-    most = max(1, SAMPLES.get(model.device.type, 8) // recipe.build_search().particles)
+    most = batch.size("sample", model.device, recipe.build_search().particles)
     size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
     for begin in range(0, len(todo), size):
         on_progress(len(kept.kept), n)
@@ -233,14 +233,21 @@ def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progres
 
 
 def _gain(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Figures:
-    """How much lower ln PPL and diversity are than the baseline's, sample by sample of equal seeds."""
+    """ln PPL and diversity less those of the baseline, over samples of equal seeds."""
     dice, found = np.random.default_rng(0), {}
     for name in ("ln_ppl", "diversity"):
         lower = np.array([one[name] - two[name] for one, two in zip(first, second, strict=True)])
-        again = lower[dice.integers(0, len(lower), (1000, len(lower)))].mean(1)
-        low, high = np.quantile(again, [0.025, 0.975]).tolist()
-        found[name] = {"difference": -float(lower.mean()), "low": -high, "high": -low}
+        value, low, high = bootstrap(_mean_of(lower), range(len(lower)), dice=dice)["mean"]
+        found[name] = {"difference": _negative(value), "low": _negative(high), "high": _negative(low)}
     return found
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else -value
+
+
+def _mean_of(values: Floats) -> Callable[[Places], dict[str, float]]:
+    return lambda places: {"mean": float(values[places].mean())}
 
 
 # --- runtime and paths -----------------------------------------------------------------------------------------------
@@ -254,9 +261,8 @@ def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
         if key not in found:
             asked = Chunked(model, 1) if cell.how == "sequential" else model
             decode_batch(asked, [""], recipe=recipe.replace(steps=2))  # warms up
-            found[key] = _timed(asked, recipe, partial(job.on_progress, cell.name)) | _about(
-                header(job, recipe, REPEATS)
-            )
+            times = _timed(asked, recipe, partial(job.on_progress, cell.name))
+            found[key] = times | _about(_header(job, recipe, REPEATS))
     return [dict(found[json.dumps([job.recipe(cell).to_dict(), cell.how])]) for cell in job.cells]
 
 
@@ -281,7 +287,7 @@ def _paths(job: Job, model: Denoiser) -> list[Figures]:
         ends = [particle.path_entropy for particle in result.particles]
         found.append({"n": 1, "chosen": result.chosen, "curves": curves, "path_entropies": ends})
         found[-1] |= {name: getattr(result, name) for name in ("evaluations", "seconds")} | _about(
-            header(job, recipe, 1)
+            _header(job, recipe, 1)
         )
     return found
 

@@ -1,14 +1,10 @@
-"""Work on a device -> how long it takes and how much memory it takes there; which machine this is."""
+"""Work on a device -> the time and the memory that it takes there."""
 
 from __future__ import annotations
 
-import os
-import platform
-import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -72,15 +68,3 @@ def peak(work: Callable[[], Made], device: torch.device) -> tuple[Made, int | No
     made = work()
     torch.cuda.synchronize(device)
     return made, torch.cuda.max_memory_allocated(device) - before
-
-
-def machine(device: torch.device) -> str:
-    """The name of a GPU, or of the processor with the number of threads that torch uses."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    except OSError:  # not Linux
-        found = None
-    name = found[1].strip() if found else platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} of {os.cpu_count()} threads"

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Canvas, from_prompt
 from unmask.decoding.recipe import Recipe, settings
 from unmask.errors import InputError, SettingError
+from unmask.evaluate import header
 from unmask.evaluate.speed import baselines, clock
 from unmask.evaluate.speed.baselines import COMPILED, EAGER, Backbones, Run
 from unmask.models.compiled import compiled
@@ -313,9 +313,9 @@ def _origin(scene: _Scene, repeat: int, runs: dict[str, float]) -> Figures:
         "backbone": min(runs, key=lambda name: runs[name]),  # how the floor did, and
         "backbones_ms": runs,  # what there was to choose from
         "head_rows": sum(scene.masked) / len(scene.masked),
-        "device": clock.machine(model.device),
+        "device": header.machine(model.device),
         "repeats": repeat,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": header.date(),
         "versions": versions,
         "notes": scene.backbones.notes,
     }

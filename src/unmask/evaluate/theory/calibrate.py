@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.core.denoiser import Denoiser
 from unmask.decoding.recipe import Recipe
 from unmask.errors import SettingError
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate.stats import Mean, Places, average, bootstrap, mean
 from unmask.evaluate.theory.reference import Known, generated, reference
 
 MOST = 1000.0  # the largest strength tried; at log2 V = 13, two particles that differ by 0.1 bit weigh 1 : 2,200
@@ -97,7 +97,7 @@ def calibrate(
         found.append(point)
         keep({"kind": "generated", **vars(point)})
         spent += point.evaluations
-        return _mean(point.population if of == "population" else point.chosen) - _mean(true)
+        return average(point.population if of == "population" else point.chosen) - average(true)
 
     def affordable() -> bool:
         return budget is None or spent + max((point.evaluations for point in found), default=0) <= budget
@@ -127,10 +127,6 @@ def _check(recipe: Recipe, most: float, points: int, of: str) -> None:
         raise SettingError(f"points is {points}", "it must be at least 3: two ends and one between")
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _apart(low: float, high: float) -> float:
     return math.log1p(high) - math.log1p(low)
 
@@ -140,7 +136,7 @@ def _point(model: Denoiser, texts: Sequence[Known], recipe: Recipe, tell: Tell) 
     results = generated(model, texts, recipe, lambda done, total: tell(f"strength {strength:.3g}", done, total))
     return Point(
         strength,
-        [_mean([particle.path_entropy for particle in result.particles]) for result in results],
+        [average([particle.path_entropy for particle in result.particles]) for result in results],
         [result.path_entropy for result in results],
         sum(result.evaluations for result in results),
     )
@@ -155,13 +151,12 @@ def _solved(found: Calibration) -> Calibration:
         return found
     strengths, gaps = [point.strength for point in found.points], found.paired().numpy()
     dice = np.random.default_rng([found.recipe.seed % 2**63, len(found.reference)])
-    again = dice.integers(0, gaps.shape[1], (BOOTSTRAPS, gaps.shape[1]))
-    crossings = sorted(crossing(strengths, gaps[:, some].mean(1).tolist()) for some in again)
-    ends = [crossings[int(share * (BOOTSTRAPS - 1))] for share in (0.025, 0.975)] if gaps.shape[1] > 1 else [None, None]
-    at = crossing(strengths, gaps.mean(1).tolist())
-    return Calibration(
-        found.recipe, found.of, found.reference, found.points, at, ends[0], ends[1], None, found.evaluations
-    )
+
+    def measure(places: Places) -> dict[str, float]:
+        return {"strength": crossing(strengths, gaps[:, places].mean(1).tolist())}
+
+    _, low, high = bootstrap(measure, range(gaps.shape[1]), BOOTSTRAPS, dice, "lower")["strength"]
+    return replace(found, strength=crossing(strengths, gaps.mean(1).tolist()), low=low, high=high)
 
 
 def crossing(strengths: Sequence[float], gaps: Sequence[float]) -> float:

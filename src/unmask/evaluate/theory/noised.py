@@ -20,7 +20,8 @@ from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
 from unmask.core.state import State, begin
 from unmask.errors import InputError, ModelError, SettingError
-from unmask.evaluate.theory.reference import TOGETHER, Known, Tell, together
+from unmask.evaluate import batch
+from unmask.evaluate.theory.reference import Known, Tell, together
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def measure(
     if not texts or not all(any(text.open) for text in texts):
         raise InputError("there is nothing to mask", "give texts of at least one token")
     keys = [seed + place for place in range(len(texts))] if seeds is None else list(seeds)
-    size = max(1, TOGETHER.get(model.device.type, 32) // (draws + 2))
+    size = batch.size("known", model.device, draws + 2)
     parts = []
     for place in range(0, len(texts), size):
         state, truth, rank = _noised(model, texts[place : place + size], keys[place : place + size], draws)
@@ -95,7 +96,7 @@ def _noised(
 
 def _beliefs(model: Denoiser, state: State, truth: Tensor, watched: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """State entropy, mean loss and the entropy of the watched position, [B] each."""
-    size = TOGETHER.get(model.device.type, 32)
+    size = batch.size("known", model.device)
     found = []
     for rows in torch.split(torch.arange(len(truth), device=truth.device), size):
         hidden, _ = model.look(state, rows)

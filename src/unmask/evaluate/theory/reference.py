@@ -22,10 +22,10 @@ from unmask.decoding.decode import Result, decode_batch, prepare
 from unmask.decoding.prompt import Canvas, Text, encode
 from unmask.decoding.recipe import Recipe, settings
 from unmask.errors import InputError, SettingError, many
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate import batch
+from unmask.evaluate.stats import Mean, mean
 from unmask.search import SEARCHES
 
-TOGETHER = {"cpu": 32, "cuda": 512}  # rows through the network at a time, at most: on a CPU more are no faster
 DRAWS = 8  # paths of each text, from which the spread is known well enough
 Tell = Callable[[int, int], None]  # texts done, texts in all
 
@@ -145,7 +145,7 @@ def reference(
     if recipe.guidance > 0 and all(all(text.open) for text in texts):
         raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
     keys = [recipe.seed + place for place in range(len(texts))] if seeds is None else list(seeds)
-    size = max(1, TOGETHER.get(model.device.type, 32) // draws)
+    size = batch.size("known", model.device, draws)
     found: list[list[Path]] = []
     for begin in range(0, len(texts), size):
         found += _revealed(model, texts[begin : begin + size], keys[begin : begin + size], recipe, draws)
@@ -196,7 +196,7 @@ def generated(
     model: Denoiser, texts: Sequence[Known], recipe: Recipe, tell: Tell = lambda done, total: None
 ) -> list[Result]:
     """What the model decodes where the texts are open; text i has the seed recipe.seed + i."""
-    size = max(1, TOGETHER.get(model.device.type, 32) // recipe.build_search().particles)
+    size = batch.size("known", model.device, recipe.build_search().particles)
     found: list[Result] = []
     for begin in range(0, len(texts), size):
         canvases = [text.canvas(model.vocab.mask) for text in texts[begin : begin + size]]

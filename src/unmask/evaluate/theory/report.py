@@ -16,7 +16,8 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import SettingError
 from unmask.evaluate import chart
 from unmask.evaluate.chart import Band, Curve
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate.rows import to_json
+from unmask.evaluate.stats import Mean, average, mean
 from unmask.evaluate.theory import theory
 from unmask.evaluate.theory.calibrate import Calibration
 from unmask.evaluate.theory.noised import States, join, measure
@@ -89,7 +90,7 @@ def rows(found: Study, begin: int = 0) -> list[Row]:
         own = found.generated[text]
         path = {"path_entropy": own.path_entropy, "state_entropy": own.best.state_entropy, "seed": own.seed}
         made.append({"kind": "generated", **about, **path, "evaluations": own.evaluations})
-    return [theory.plain(row) for row in made]
+    return [to_json(row) for row in made]
 
 
 def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_entropy: float | None) -> Row:
@@ -97,7 +98,7 @@ def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_ent
     own = [[result.path_entropy] for result in found.generated]
     steps = found.recipe.steps
     loss = [
-        _mean([path.loss for path in some]) / n
+        average([path.loss for path in some]) / n
         for some, n in zip(found.reference, found.states.open.tolist(), strict=True)
     ]
     one_by_one = bits(found.states.loss[:, found.states.parts]).mean(1).tolist()
@@ -115,11 +116,7 @@ def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_ent
         # nats: the NELBO is never under the entropy of the data, so the divergence is at least what is above the NELBO
         "kl_at_least": mean([one * n * BIT for one, n in zip(several, found.states.open.tolist(), strict=True)]),
     }
-    return {name: theory.plain(value) for name, value in made.items()}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return {name: to_json(value) for name, value in made.items()}
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------

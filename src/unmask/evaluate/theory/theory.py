@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask.core.entropy import BIT, bits
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate.stats import Mean, average, mean
 from unmask.evaluate.theory.noised import States
 from unmask.evaluate.theory.reference import Path
 
@@ -181,7 +180,7 @@ def lower_bound(drift: Mean, largest: float, factor: float = 0.5) -> Mean:
 
 def _each(values: Sequence[Sequence[float]]) -> Tensor:  # [N]
     """One number for each text: the mean over its paths, which are not independent of each other."""
-    return torch.tensor([sum(some) / len(some) for some in values], dtype=torch.float64)
+    return torch.tensor([average(some) for some in values], dtype=torch.float64)
 
 
 def along(paths: Sequence[Sequence[float | None]]) -> list[tuple[int, Mean]]:
@@ -193,14 +192,3 @@ def along(paths: Sequence[Sequence[float | None]]) -> list[tuple[int, Mean]]:
         if 2 * len(values) > len(paths):
             found.append((step, mean(values)))
     return found
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses, and numbers that JSON does not know, as what it does."""
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
