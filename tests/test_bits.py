@@ -302,7 +302,7 @@ def test_merge_refuses(tmp_path):
         with pytest.raises(ModelError, match=said):
             merge([tmp_path / source], tmp_path / "new")
         assert not (tmp_path / "new").exists(), source
-    with pytest.raises(ModelError, match="is there already"):
+    with pytest.raises(ModelError, match="exists already"):
         merge([tmp_path / "good"], damaged)
 
 

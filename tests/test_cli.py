@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 
 import unmask
 from unmask import MODELS, SAMPLERS, SEARCHES, Recipe, __version__, decode, decode_batch, load
-from unmask.cli import COMMANDS, flags, main, show
+from unmask.cli import COMMANDS, main, show
 from unmask.decoding import trace
-from unmask.decoding.recipe import ALIASES, KINDS, settings
+from unmask.decoding.settings import ALIASES, SETTINGS, groups, spelled, takes
 from unmask.models.files.convert import _order
 from unmask.models.made.fabricate import fabricate
 
@@ -214,17 +214,17 @@ def test_a_terminal_gets_no_control_characters(monkeypatch, capsys):
 
 def test_every_setting_has_a_flag_a_help_and_a_place(run):
     text = run("generate", "--help")
-    grouped = [name for names in flags.groups().values() for name in names]
-    assert sorted(grouped) == sorted(KINDS) == sorted(flags.HELP)
-    assert not [name for name in [*KINDS, *ALIASES] if flags.spelled(name) not in text]
+    grouped = [row.name for rows in groups().values() for row in rows]
+    assert sorted(grouped) == sorted(SETTINGS) and all(row.help for row in SETTINGS.values())
+    assert not [name for name in [*SETTINGS, *ALIASES] if spelled(name) not in text]
 
 
 @pytest.mark.parametrize("name", ["bound", "block_length", "particles", "every"])
 def test_help_says_who_takes_a_setting(run, name):
     listed = " ".join(run("generate", "--help").split())
-    found = re.search(rf"{flags.spelled(name)} [NX] [^\[]*\[([^\]]*)\]", listed)
+    found = re.search(rf"{spelled(name)} [NX] [^\[]*\[([^\]]*)\]", listed)
     assert found
-    expected = {who for who, build in [*SAMPLERS.items(), *SEARCHES.items()] if name in settings(build)}
+    expected = {who for who, build in [*SAMPLERS.items(), *SEARCHES.items()] if name in takes(build)}
     assert {part.split(" ")[0].strip(":") for part in found[1].split(", ")} == expected
 
 
@@ -241,7 +241,7 @@ def test_registries_are_listed(run, command, names):
         assert entry["summary"]
         detail = json.loads(run(command, entry["name"], "--json"))
         assert {**detail, **entry} == detail
-        assert [setting["name"] for setting in entry["settings"]] == settings(names[entry["name"]])
+        assert [setting["name"] for setting in entry["settings"]] == takes(names[entry["name"]])
         out = run(command, entry["name"])
         assert out.startswith(f"{entry['name']}: {entry['summary']}")
         assert not [setting for setting in entry["settings"] if setting["name"] not in out]
@@ -371,9 +371,9 @@ def test_one_is_not_several(run, here):
         ("generate --sampler uniform --select-temperature 1", "select-temperature has no effect on sampler uniform"),
         ("generate once upon", "unexpected 'upon': put quotes around"),
         ("puzzles sudoku --answers good.txt", "unexpected 'good.txt': see `unmask puzzles --help`"),
-        ("generate hello --model table", "'h' is no character of this model: it knows 'aenrst'"),
+        ("generate hello --model table", "'h' is not a character of this model: it knows 'aenrst'"),
         ("generate --length 0", "length is 0: it must be at least 1"),
-        ("generate --length x", "length=x is no int"),
+        ("generate --length x", "length is 'x': give a whole number"),
         ("generate --length 3 --gen-length 3", "length is given twice"),
         ("generate --length 3 --canvas [MASK]", "length has no effect on a canvas"),
         ("generate s --canvas [MASK]", "a prompt, --prompts and --canvas exclude each other"),
@@ -404,7 +404,7 @@ def test_one_is_not_several(run, here):
         ("generate --ban 77 --model table", "ban holds 77: give ids from 0 to 5, or eos"),
         ("generate --search best-of-n --particles 1000000000", "lower particles, length or the number of prompts"),
         ("frequencies none.txt --model table -o t.json", "cannot read 'none.txt': No such file or directory"),
-        ("frequencies upper.txt --model table -o t.json", "upper.txt:2: 'S' is no character of this model"),
+        ("frequencies upper.txt --model table -o t.json", "upper.txt:2: 'S' is not a character of this model"),
         ("frequencies empty.txt --model table -o t.json", "the text holds no tokens"),
         ("frequencies bytes.txt --model table -o t.json", "cannot read 'bytes.txt': it is not UTF-8 text"),
         ("frequencies upper.txt --model table -o none/t.json", "there is no folder for 'none/t.json'"),
@@ -484,16 +484,16 @@ def test_more_than_one_puzzle_to_solve(fails, here, line, expected):
         (
             "particles = 4",
             "--search vanilla",
-            "particles of the recipe 'own.toml' has no effect on sampler uniform with",
+            "the recipe 'own.toml': particles has no effect on sampler uniform with",
         ),
-        ("num_particles = 4", "--search vanilla", "particles of the recipe 'own.toml' has no effect"),
+        ("num_particles = 4", "--search vanilla", "the recipe 'own.toml': particles has no effect"),
         ("particles = 4", "--search vanilla --particles 3", "error: particles has no effect on sampler uniform with"),
         ("particles = 4", "--search vanilla --num-particles 3", "error: particles has no effect"),
         ("particles = 4", "--steps 0", "error: steps is 0: it must be at least 1"),
-        ("particles = 0", "", "particles of the recipe 'own.toml' is 0: it must be at least 1"),
+        ("particles = 0", "", "the recipe 'own.toml': particles is 0: it must be at least 1"),
         ("top_k = 4\ntemperature = 0", "", "top-k and top-p have no effect on sampler uniform at temperature 0"),
-        ('scheme = "warp"', "", "unknown scheme 'warp' in the recipe 'own.toml': choose from"),
-        ("partcles = 4", "", "unknown setting 'partcles' in the recipe 'own.toml': did you mean 'particles'?"),
+        ('scheme = "warp"', "", "the recipe 'own.toml': unknown scheme 'warp': choose from"),
+        ("partcles = 4", "", "the recipe 'own.toml': unknown setting 'partcles': did you mean 'particles'?"),
         ("particles = 4", "--scheme warp", "error: unknown scheme 'warp': choose from"),
     ],
 )
@@ -553,7 +553,7 @@ def test_progress_counts_decided_positions(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Screen())
     recipe = Recipe(sampler="p2", steps=4, length=6, temperature=1.0, search="smc", particles=3, every=1)
     with show.progress() as bar:
-        decode(load("table"), recipe=recipe, watch=show._follow(bar))
+        decode(load("table"), recipe=recipe, on_event=show._follow(bar))
         assert (bar.tasks[0].total, bar.tasks[0].completed, bar.tasks[0].description) == (18, 18, "step 4")
     with show.following() as watch:
         assert watch is not None

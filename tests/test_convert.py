@@ -283,7 +283,7 @@ def test_stand_ins_are_gone_afterwards(saved, tmp_path):
     before = set(torch.serialization.get_safe_globals())
     path = saved(lightning(weights()))
     convert(path, tmp_path / "out")
-    refused("there already", path, tmp_path / "out")
+    refused("exists already", path, tmp_path / "out")
     assert set(torch.serialization.get_safe_globals()) == before
 
 
@@ -428,10 +428,10 @@ def test_never_overwrites(saved, tmp_path):
     path, out = saved(lightning(weights())), tmp_path / "out"
     out.mkdir()
     (out / "notes.txt").write_text("mine")
-    refused("there already", path, out)
+    refused("exists already", path, out)
     assert (out / "notes.txt").read_text() == "mine"
-    refused("there already", path, out / "notes.txt")
-    refused("there already", path, path)
+    refused("exists already", path, out / "notes.txt")
+    refused("exists already", path, path)
     refused("cannot write", path, out / "notes.txt" / "below")
 
 
@@ -446,7 +446,7 @@ def test_a_failed_write_leaves_nothing(saved, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("unmask.models.files.write.save_file", full)
+        patch.setattr("safetensors.torch.save_file", full)
         refused("No space left", path, out)
         out.mkdir()
         refused("No space left", path, out)

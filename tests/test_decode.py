@@ -79,9 +79,9 @@ def test_late_tokens_keep_their_scores_under_a_selection_temperature() -> None:
     late = tuple(range(40))
     order: list[int] = []
     recipe = Recipe(length=8, select_temperature=1e-12, late=late)
-    decode(model, "ab", recipe=recipe, watch=lambda e: order.extend(c[1] for c in e.get("changes", [])))
+    decode(model, "ab", recipe=recipe, on_event=lambda e: order.extend(c[1] for c in e.get("changes", [])))
     plain: list[int] = []
-    decode(model, "ab", recipe=Recipe(length=8), watch=lambda e: plain.extend(c[1] for c in e.get("changes", [])))
+    decode(model, "ab", recipe=Recipe(length=8), on_event=lambda e: plain.extend(c[1] for c in e.get("changes", [])))
     assert order == plain
 
 
@@ -94,5 +94,5 @@ def test_loading_a_model_leaves_the_global_generator_alone() -> None:
 @pytest.mark.parametrize(("sampler", "steps"), [("eb", [4, 8]), ("uniform", [3, 6, 9])])
 def test_smc_resamples_without_being_told_when(sampler: str, steps: list[int]) -> None:
     events: list[dict] = []
-    decode(load("random"), recipe=Recipe(sampler=sampler, search="smc", length=12), watch=events.append)
+    decode(load("random"), recipe=Recipe(sampler=sampler, search="smc", length=12), on_event=events.append)
     assert [event["step"] for event in events if "ancestors" in event] == steps

@@ -30,10 +30,10 @@ PUBLISHED = {  # family: tensors, parameters and files of the checkpoints on the
 @pytest.mark.parametrize("family", PUBLISHED)
 def test_full_sizes_are_the_published_ones(family):
     kind = FAMILIES[family]
-    shapes = tensor_shapes(kind.read(Config(kind.full)))
-    item = 4 if kind.full["torch_dtype"] == "float32" else 2
+    shapes = tensor_shapes(kind.read(Config(kind.published.full)))
+    item = 4 if kind.published.full["torch_dtype"] == "float32" else 2
     sizes = sum(torch.Size(shape).numel() for shape in shapes.values())
-    assert (len(shapes), sizes, len(_shards(shapes, item, kind.shard))) == PUBLISHED[family]
+    assert (len(shapes), sizes, len(_shards(shapes, item, kind.published.shard))) == PUBLISHED[family]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,8 @@ def test_shards_have_the_same_tensors(tmp_path, monkeypatch):
     import dataclasses
 
     fabricate("dream", tmp_path / "one", seed=5)
-    monkeypatch.setitem(FAMILIES, "dream", dataclasses.replace(FAMILIES["dream"], shard=60_000))
+    small = dataclasses.replace(FAMILIES["dream"].published, shard=60_000)
+    monkeypatch.setitem(FAMILIES, "dream", dataclasses.replace(FAMILIES["dream"], published=small))
     seen: list[tuple[int, int]] = []
     fabricate("dream", tmp_path / "many", seed=5, progress=lambda done, total: seen.append((done, total)))
     index = json.loads((tmp_path / "many" / INDEX).read_text())
@@ -82,7 +83,7 @@ def test_its_tokenizer_knows_every_byte_and_special_token(family, tmp_path):
     words = load(tmp_path / family).tokenizer
     text = "Wörter, 字 and\n\ttabs: 12345 \U0001f600"
     assert words.decode(words.encode(text)) == text
-    for special, number in FAMILIES[family].specials["tiny"].items():
+    for special, number in FAMILIES[family].published.specials["tiny"].items():
         assert words.encode(f"a{special}b")[1] == number
         assert words.decode([number]) == ""
 
@@ -92,7 +93,7 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "full/notes.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
     for name in ("full", "file"):
-        with pytest.raises(UnmaskError, match="is there already"):
+        with pytest.raises(UnmaskError, match="exists already"):
             fabricate("mdlm", tmp_path / name)
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
     (tmp_path / "empty").mkdir()
@@ -104,7 +105,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("unmask.models.files.write.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(UnmaskError, match="No space left"):
         fabricate("mdlm", tmp_path / "x")
     assert not (tmp_path / "x").exists()

@@ -44,14 +44,14 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
     for name, changes in VARIANTS.items():
         native = FAMILIES["native"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(FAMILIES, name, _replaced(native, {**native.tiny, **changes}))
+            patch.setitem(FAMILIES, name, _replaced(native, {**native.published.tiny, **changes}))
             fabricate(name, root / name, seed=1)
         found[name] = root / name
     return found
 
 
 def _replaced(family, tiny):
-    return dataclasses.replace(family, tiny=tiny)
+    return dataclasses.replace(family, published=dataclasses.replace(family.published, tiny=tiny))
 
 
 @pytest.fixture(params=[*FAMILIES, *VARIANTS])

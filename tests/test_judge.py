@@ -296,7 +296,7 @@ def test_parts_are_the_same_judge(places, tmp_path, kind, bits, near):
     pairs = zip(flat(opinions(whole, TEXTS)), flat(opinions(again, TEXTS)), strict=True)
     gaps = [abs(one.ln_ppl - other.ln_ppl) for one, other in pairs]
     assert 0 < max(gaps) < near
-    with pytest.raises(ModelError, match="there already"):
+    with pytest.raises(ModelError, match="exists already"):
         export(whole, tmp_path / "carried", bits, 1)
 
 

@@ -12,7 +12,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import unmask_plugin
-from unmask.decoding.recipe import KINDS, Recipe
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import SETTINGS
 from unmask.errors import InputError, SettingError
 from unmask.evaluate.lm_eval.arguments import SETTING_NAMES, Ask, ask, options
 from unmask.evaluate.lm_eval.origins import Origin, Rows, origins
@@ -32,7 +33,7 @@ def test_every_setting_is_known_by_its_name_and_the_communitys():
     )
     assert given(sampler="semi-ar", block_size=8).settings == {"sampler": "semi-ar", "block_length": 8}
     assert given(sampler="dream", alg="entropy", alg_temp=0.1).settings["rule"] == "entropy"
-    assert set(SETTING_NAMES.values()) <= set(KINDS)
+    assert set(SETTING_NAMES.values()) <= set(SETTINGS)
 
 
 def test_lists_have_semicolons():
@@ -70,7 +71,7 @@ def test_what_lm_eval_makes_of_words_is_put_right():
         ({"sampler": "konfidence"}, "did you mean 'confidence'?"),
         ({"recipe": "open-dcoder-p2-smk"}, "did you mean 'open-dcoder-p2-smc'?"),
         ({"recipe": "missing.toml"}, "cannot read the recipe 'missing.toml'"),
-        ({"length": "many"}, "length is 'many': give an int"),
+        ({"length": "many"}, "length is 'many': give a whole number"),
     ],
 )
 def test_bad_model_args_say_the_way_out(model_args, says):

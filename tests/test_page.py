@@ -22,7 +22,7 @@ from unmask.core.state import Vocab
 from unmask.decoding import trace
 from unmask.decoding.trace import Event, spelling
 from unmask.errors import InputError
-from unmask.report.page import LIVE, MODULES, STYLES, WEB, report
+from unmask.report.page import LIVE, MODULES, STYLES, WEB, inlined, report
 
 HOSTILE = "</script></pre><script>alert(1)</script>'\""
 RECIPE = Recipe(sampler="uniform", steps=3, length=6, temperature=1.0, search="smc", particles=4, every=1)
@@ -76,7 +76,9 @@ def test_strings_stand_as_in_the_middle_of_a_text() -> None:
 def test_blanks_of_a_real_tokenizer_stay() -> None:
     seen: list[Event] = []
     model = load("text")
-    result = decode(model, "The city", recipe=Recipe(length=8, sampler="uniform", temperature=1.0), watch=seen.append)
+    result = decode(
+        model, "The city", recipe=Recipe(length=8, sampler="uniform", temperature=1.0), on_event=seen.append
+    )
     known = {token: word for event in seen for token, word in event.get("words", [])}
     assert "".join(known[token] for token in result.tokens[seen[0]["given"][0] :]) == result.text
 
@@ -100,6 +102,20 @@ def test_every_file_of_the_views_is_in_a_report() -> None:
             assert MODULES.index(module) < MODULES.index(name)
         assert len(re.findall(r"^import ", text, re.M)) == len(re.findall(r'^import \{.*\} from "\./.*";$', text, re.M))
         assert len(text.splitlines()) <= 350 and max(map(len, text.splitlines())) <= 120, name
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['import {\n  a,\n} from "./draw.js";', 'import a from "./draw.js";', "export default a;", "  export { a };"],
+)
+def test_inlining_refuses_what_it_cannot_drop(line: str) -> None:
+    with pytest.raises(AssertionError, match=r"some.js: .* cannot be inlined"):
+        inlined("some.js", f"{line}\nconst b = 1;\n")
+
+
+def test_inlining_drops_imports_and_exports() -> None:
+    text = 'import { a, b } from "./draw.js";\nexport function c() {}\nconst important = "import x";\n'
+    assert inlined("some.js", text) == 'function c() {}\nconst important = "import x";\n'
 
 
 def test_a_report_holds_the_whole_walk(walk: Path) -> None:

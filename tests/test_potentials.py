@@ -227,7 +227,7 @@ def test_the_evidence_of_a_growth_is_the_mean_of_its_end(table, potential: str) 
     )
     last: dict[int, int] = {}  # the column that each row wrote last
     watch = lambda event: last.update({row: column for row, column, *_ in event.get("changes", [])})  # noqa: E731
-    found = decode_batch(table, prompts, recipe=recipe, watch=watch)
+    found = decode_batch(table, prompts, recipe=recipe, on_event=watch)
     ends = [end(one, potential, table, last[row]) for row, one in enumerate(found)]
     free = (strength * torch.tensor(ends).double()).exp()
     error = math.sqrt(float(estimates.var()) / len(estimates) + float(free.var()) / len(free))

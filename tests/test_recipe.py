@@ -12,7 +12,9 @@ import pytest
 from unmask import SAMPLERS, SEARCHES, Recipe, UnmaskError
 from unmask.core.state import Vocab
 from unmask.decoding.background import Background
-from unmask.decoding.recipe import ALIASES, KINDS, SAMPLER_ALIASES, SPECIFIC, parse, settings
+from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, parse, takes
+
+SPECIFIC = {name for name, row in SETTINGS.items() if not row.general}
 
 RECIPES: list[dict[str, Any]] = [
     {},
@@ -91,16 +93,28 @@ def test_samplers_by_their_community_names() -> None:
 
 
 def test_every_setting_of_the_registries_is_a_field() -> None:
-    fields = {field.name for field in dataclasses.fields(Recipe)}
-    assert fields >= SPECIFIC and set(ALIASES.values()) <= fields
-    assert set(KINDS) == fields
+    taken = {name for build in [*SAMPLERS.values(), *SEARCHES.values()] for name in takes(build)}
+    assert taken == SPECIFIC and set(ALIASES.values()) <= set(SETTINGS)
+
+
+def test_the_fields_agree_with_the_table() -> None:
+    """Names and their order, kinds and defaults; what only one sampler takes needs no field."""
+    fields = {field.name: field for field in dataclasses.fields(Recipe)[2:-1]}
+    assert len(dataclasses.fields(Recipe)) <= 46
+    assert [name for name in SETTINGS if name in fields] == list(fields)
+    assert set(SETTINGS) - set(fields) == {"sampler", "search", "draft", "reveal", "loops"}
+    for name, field in fields.items():
+        kind = SETTINGS[name].kind.__name__
+        assert (
+            field.type in (kind, f"{kind} | None", "tuple[int | str, ...]") and field.default == SETTINGS[name].default
+        )
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_pair_can_be_made(sampler: str, search: str, tmp_path: Path) -> None:
     extra = {}
-    if "background" in settings(SAMPLERS[sampler]):
+    if "background" in takes(SAMPLERS[sampler]):
         Background({1: 2}, 3).save(tmp_path / "counts.json")
         extra = {"background": str(tmp_path / "counts.json")}
     recipe = Recipe(sampler=sampler, search=search, **extra)
@@ -110,9 +124,9 @@ def test_every_pair_can_be_made(sampler: str, search: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", sorted(SPECIFIC))
 def test_a_setting_that_nobody_takes_is_refused(name: str) -> None:
-    value: Any = {"int": 1, "float": 0.5, "str": "x"}[KINDS[name].split(" ")[0]]
+    value: Any = {int: 1, float: 0.5, str: (SETTINGS[name].names() or ["x"])[0]}[SETTINGS[name].kind]
     for sampler, search in [(a, b) for a in SAMPLERS for b in SEARCHES]:
-        taken = [*settings(SAMPLERS[sampler]), *settings(SEARCHES[search])]
+        taken = [*takes(SAMPLERS[sampler]), *takes(SEARCHES[search])]
         if name not in taken:
             with pytest.raises(UnmaskError, match=f"{name} has no effect on sampler {sampler} with search {search}"):
                 Recipe(sampler=sampler, search=search, **{name: value})
@@ -140,7 +154,7 @@ def test_replace_checks_again() -> None:
 @pytest.mark.parametrize(
     ("read", "text", "words"),
     [
-        (Recipe.from_json, "{", "no JSON"),
+        (Recipe.from_json, "{", "not JSON"),
         (Recipe.from_json, "[1, 2]", "list"),
         (Recipe.from_json, '{"ban": null}', "ban"),
         (Recipe.from_json, '{"ban": 2.5}', "ban"),
@@ -152,11 +166,11 @@ def test_replace_checks_again() -> None:
         (Recipe.from_json, '{"steps": "2"}', "steps is '2'"),
         (Recipe.from_json, '{"fill_tail": 1}', "fill_tail is 1"),
         (Recipe.from_json, '{"scope": "blocks"}', "did you mean 'block'"),
-        (Recipe.from_toml, "sampler = ", "no TOML"),
+        (Recipe.from_toml, "sampler = ", "not TOML"),
         (Recipe.from_toml, "sampler = 3", "unknown sampler 3"),
-        (Recipe.from_text, "eb", "'eb' is no setting"),
-        (Recipe.from_text, "steps=many", "steps=many is no int"),
-        (Recipe.from_text, "fill_tail=yes", "fill_tail=yes is no bool"),
+        (Recipe.from_text, "eb", "'eb' is not a setting"),
+        (Recipe.from_text, "steps=many", "steps is 'many'"),
+        (Recipe.from_text, "fill_tail=yes", "fill_tail is 'yes'"),
         (Recipe.from_text, "temperatur=1", "did you mean 'temperature'"),
         (Recipe.from_text, "steps=1 steps=2", "steps is given twice"),
     ],

@@ -340,8 +340,8 @@ def test_the_mask(tmp_path):
     [
         ("Bare", r"the model gives no logits: its code"),
         ("Odd", r"logits of shape \(1, 16\)"),
-        ("Broken", r"the code of .*/as_Broken failed: no luck today$"),
-        ("Missing", r"the code of .*/as_Missing failed: .*Missing"),
+        ("Broken", r"cannot load .*/as_Broken by its own code: no luck today$"),
+        ("Missing", r"cannot load .*/as_Missing by its own code: .*Missing"),
     ],
 )
 def test_code_that_fails(tmp_path, name, message):
@@ -355,7 +355,7 @@ def test_code_that_fails_at_import(tmp_path):
     where = checkpoint(tmp_path / "at_import")
     for line, message in (("raise ValueError('nothing works')", "nothing works"), ("raise SystemExit", "SystemExit")):
         (where / "modeling_mean.py").write_text(line)
-        with pytest.raises(ModelError, match=f"the code of .*at_import failed: {message}"):
+        with pytest.raises(ModelError, match=f"cannot load .*at_import by its own code: {message}"):
             load(where)
 
 
@@ -363,11 +363,11 @@ def test_code_that_fails_at_import(tmp_path):
 def test_damaged_files(tmp_path):
     where = checkpoint(tmp_path / "damaged")
     (where / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"cannot load .*damaged: "):
+    with pytest.raises(ModelError, match=r"cannot load .*damaged by its own code: "):
         load(where)
     (where / "tokenizer.json").write_text("{")
     save_file(weights(), where / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"the code of .*damaged failed: "):
+    with pytest.raises(ModelError, match=r"cannot load .*damaged by its own code: "):
         load(where)
 
 

@@ -15,7 +15,7 @@ from unmask.cli import flags, main
 from unmask.cli.parser import parse
 from unmask.decoding.background import Background
 from unmask.decoding.named_recipes import RECIPES, Shipped
-from unmask.decoding.recipe import KINDS
+from unmask.decoding.settings import SETTINGS
 
 # --- the paper's tables, as printed ----------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ def test_no_combination_takes_the_name_of_another() -> None:
 @pytest.mark.parametrize("one", RECIPES.values(), ids=list(RECIPES))
 def test_every_one_builds(one: Shipped, table: str) -> None:
     recipe = build(one, table)
-    assert set(one.settings) <= set(KINDS)
+    assert set(one.settings) <= set(SETTINGS)
     assert {**one.settings, **dict.fromkeys(one.needs, table)} == {
         name: value for name, value in recipe.to_dict().items() if name in one.settings or name in one.needs
     }
@@ -184,7 +184,9 @@ def test_llada_where_the_paper_is_silent() -> None:
     for task in LLADA:
         p2 = RECIPES[f"llada-{task}-p2"].recipe()
         planning = task in ("countdown", "sudoku")
-        assert (p2.draft, p2.reveal, p2.loops) == ((1.0, 1, 0) if planning else (0.875, 1, 32))
+        assert tuple(p2.settings[name] for name in ("draft", "reveal", "loops")) == (
+            (1.0, 1, 0) if planning else (0.875, 1, 32)
+        )
         assert RECIPES[f"llada-{task}-eb"].recipe().bound == 0.01
         assert RECIPES[f"llada-{task}-fast-dllm"].recipe().threshold == 0.9
 

@@ -191,7 +191,7 @@ def test_bad_input(fails, tmp_path, monkeypatch, argv, said):
 
 def test_no_room_for_a_size(fails, monkeypatch):
     monkeypatch.setattr(memory, "free", lambda device: 10 * memory.GIB)
-    assert "the size llada needs 14.9 GiB on cpu, 10.0 are free: take a smaller size" in fails(
+    assert "the size llada needs 14.9 GiB on cpu, 10.0 are free: take a smaller model" in fails(
         "speed", "--size", "llada"
     )
 
@@ -201,7 +201,7 @@ def test_no_room_for_a_size(fails, monkeypatch):
 
 def small(monkeypatch):
     """The layout of MDLM, small."""
-    monkeypatch.setitem(SIZES, "mdlm", Size(MDLM, MDLM.tiny | {"time_conditioning": True}, 0, 16))
+    monkeypatch.setitem(SIZES, "mdlm", Size(MDLM, MDLM.published.tiny | {"time_conditioning": True}, 0, 16))
     return make("mdlm", torch.device("cpu"))
 
 

@@ -309,12 +309,12 @@ def test_missing_files(tmp_path, monkeypatch):
     def refuse(*args: object, **settings: object) -> str:
         raise OSError("no network")
 
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", refuse)
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", refuse)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     with pytest.raises(InputError, match=r"no network.*fetch gpqa_main.csv"):
         TASKS["gpqa"].examples()
     (tmp_path / "test.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *args, **settings: str(tmp_path / "test.jsonl"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *args, **settings: str(tmp_path))
     assert [one.gold for one in TASKS["math500"].examples()] == ["2"]
 
 

@@ -310,7 +310,7 @@ def test_theory_writes_rows_a_summary_and_a_figure(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("score SENATE --model table", "'S' is no character of this model"),
+        ("score SENATE --model table", "'S' is not a character of this model"),
         ("score ate --model table --sampler p2", "masks text again"),
         ("score ate --model table --draws 0", "draws is 0"),
         ("score ate --model table --guidance 1", "guidance has no effect where nothing is given"),

@@ -11,7 +11,7 @@ import torch
 
 from unmask import Recipe, Table, UnmaskError, decode, decode_batch, load
 from unmask.decoding import trace
-from unmask.report.pack import pack
+from unmask.report.page import pack
 from unmask.search.choosers import CHOOSERS
 
 M = 9
@@ -66,7 +66,7 @@ RECIPE = Recipe(sampler="uniform", search="smc", particles=3, every=1, temperatu
 
 def test_every_event_is_plain_json(model: Table, tmp_path: Path) -> None:
     path, seen = tmp_path / "walk.jsonl", list[trace.Event]()
-    decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, trace=path, watch=seen.append)
+    decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, trace=path, on_event=seen.append)
     lines = path.read_text(encoding="utf-8").splitlines()
     strict: Any = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
     assert [json.loads(line, **strict) for line in lines] == json.loads(json.dumps(seen)) == trace.load(path)
@@ -74,7 +74,7 @@ def test_every_event_is_plain_json(model: Table, tmp_path: Path) -> None:
 
 def test_what_the_events_say(model: Table) -> None:
     seen = list[trace.Event]()
-    results = decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, seeds=[4, 9], watch=seen.append)
+    results = decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, seeds=[4, 9], on_event=seen.append)
     start, *steps, end = seen
     assert start["event"] == "start" and start["version"] == trace.VERSION
     assert start["model"] == "table" and start["mask"] == 3 and start["particles"] == 3
@@ -102,7 +102,7 @@ def test_what_the_events_say(model: Table) -> None:
 def test_the_end_says_what_the_search_went_by(model: Table, settings: dict[str, Any]) -> None:
     seen = list[trace.Event]()
     recipe = Recipe(sampler="uniform", steps=2, temperature=1.0, particles=4, **settings)
-    results = decode_batch(model, canvases=[[3] * 5, [0, 3, 3]], recipe=recipe, watch=seen.append)
+    results = decode_batch(model, canvases=[[3] * 5, [0, 3, 3]], recipe=recipe, on_event=seen.append)
     end = seen[-1]
     assert end["choose"] == settings.get("choose", "vote")
     assert end["log_prob"] == [one.log_prob for result in results for one in result.particles]
@@ -117,8 +117,8 @@ def test_the_end_says_what_the_search_went_by(model: Table, settings: dict[str, 
 def test_columns_count_from_the_first_real_token(model: Table) -> None:
     """The same changes, alone or beside a longer canvas that pads it."""
     alone, beside = list[trace.Event](), list[trace.Event]()
-    decode(model, canvas=[0, 3, 3], recipe=RECIPE.replace(seed=4), watch=alone.append)
-    decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, seeds=[4, 9], watch=beside.append)
+    decode(model, canvas=[0, 3, 3], recipe=RECIPE.replace(seed=4), on_event=alone.append)
+    decode_batch(model, canvases=[[0, 3, 3], [3] * 5], recipe=RECIPE, seeds=[4, 9], on_event=beside.append)
     for one, both in zip(alone[1:3], beside[1:3], strict=True):
         mine = [change for change in both["changes"] if change[0] < 3]
         assert [change[:3] for change in one["changes"]] == [change[:3] for change in mine]
@@ -128,7 +128,7 @@ def test_columns_count_from_the_first_real_token(model: Table) -> None:
 
 def test_a_prompt_says_where_its_text_begins(model: Table) -> None:
     seen = list[trace.Event]()
-    result = decode(model, [0, 1], recipe=Recipe(length=3), watch=seen.append)
+    result = decode(model, [0, 1], recipe=Recipe(length=3), on_event=seen.append)
     assert seen[0]["given"] == [2] and seen[0]["canvases"] == [[0, 1, 3, 3, 3]]
     assert seen[-1]["texts"] == [result.text]
 
@@ -167,7 +167,7 @@ def test_parts_of_a_batch_are_the_events_alone(settings: dict[str, Any]) -> None
                     mine.append({name: part[name] for name in part if name not in ("seconds", "calls")})
 
         given, keys = [canvases[place] for place in places], [seeds[place] for place in places]
-        decode_batch(model, canvases=given, recipe=recipe, seeds=keys, watch=watch, logprobs=2)
+        decode_batch(model, canvases=given, recipe=recipe, seeds=keys, on_event=watch, logprobs=2)
         return found
 
     together = events([0, 1, 2])
@@ -180,7 +180,7 @@ def test_log_probabilities_are_those_of_the_exact_distribution() -> None:
     """Of a known joint distribution, one token at a time from the left: the chain rule."""
     model, events = load("table"), []
     recipe = Recipe(sampler="uniform", block_length=1, temperature=1.0, length=6, seed=3)
-    result = decode_batch(model, [""], recipe=recipe, watch=events.append, logprobs=3)[0]
+    result = decode_batch(model, [""], recipe=recipe, on_event=events.append, logprobs=3)[0]
     steps = [event for event in events if event["event"] == "step"]
     logs = [log for event in steps for log, _ in event["logprobs"]]
     joint = model.joint
@@ -189,7 +189,7 @@ def test_log_probabilities_are_those_of_the_exact_distribution() -> None:
         for (_, _, token, _), (log, most) in zip(event["changes"], event["logprobs"], strict=True):
             assert [p for _, p in most] == sorted((p for _, p in most), reverse=True)
             assert len(most) <= 3 and dict(most).get(token, log) == log
-    with pytest.raises(UnmaskError, match="logprobs has no effect where nobody listens"):
+    with pytest.raises(UnmaskError, match="logprobs has no effect without events"):
         decode_batch(model, [""], recipe=recipe, logprobs=1)
 
 
@@ -201,7 +201,7 @@ def test_a_trace_that_was_cut_is_read_as_far_as_it_goes(tmp_path):
         seen.append(event)
         assert len(path.read_text().splitlines()) == len(seen)  # an event is in the file before anybody hears of it
 
-    decode(load("table"), recipe=Recipe(length=4), trace=path, watch=watch)
+    decode(load("table"), recipe=Recipe(length=4), trace=path, on_event=watch)
     whole = trace.load(path)
     text = path.read_text()
     path.write_text(text[: text.rindex("{", 0, -1) + 20])
@@ -209,3 +209,22 @@ def test_a_trace_that_was_cut_is_read_as_far_as_it_goes(tmp_path):
     path.write_text("[" * 100_000)
     with pytest.raises(UnmaskError, match="is no trace"):
         trace.load(path)
+
+
+def test_watch_is_the_former_name_of_on_event() -> None:
+    seen: list[trace.Event] = []
+    with pytest.warns(DeprecationWarning, match="watch is now called on_event"):
+        decode(load("table"), recipe=Recipe(length=4), watch=seen.append)
+    assert [seen[0]["event"], seen[-1]["event"]] == ["start", "end"]
+
+
+def test_canvases_count_masks_and_keep_log_probabilities() -> None:
+    canvases = trace.Canvases()
+    canvases.apply(EVENTS[0])
+    assert canvases.masked == 4
+    canvases.apply({**EVENTS[1], "logprobs": [[-0.5, []], [-0.25, []]]})
+    assert canvases.masked == 2 and canvases.logprobs == [{1: [-0.5, []]}, {2: [-0.25, []]}]
+    canvases.apply(EVENTS[2])
+    assert canvases.masked == 0 and [*canvases.logprobs[0]] == [2]  # with the tokens of its ancestor
+    canvases.apply(EVENTS[3])
+    assert canvases.rows == [[5, 7, 3], [5, 8, 3]]

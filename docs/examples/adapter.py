@@ -13,7 +13,7 @@ from unmask import Recipe, decode
 from unmask.core.state import State, Vocab
 from unmask.models import Head
 from unmask.models.laws import check
-from unmask.models.text import Characters
+from unmask.models.tokenizers import Characters
 
 ALPHABET, LIMIT = "abcdefghijklmnopqrstuvwxyz ", 128
 MASK = len(ALPHABET)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -19,15 +20,43 @@ class InputError(UnmaskError):
 
 
 class SettingError(UnmaskError):
-    """A setting out of range, unknown, or without effect on the chosen sampler or search."""
+    """A setting out of range, unknown, or without effect on the chosen sampler or search; `setting` is its name."""
+
+    def __init__(self, message: str, hint: str = "", *, setting: str = "") -> None:
+        super().__init__(message, hint)
+        self.setting = setting
 
 
 class ModelError(UnmaskError):
-    """A model that cannot be found or that answers with something that is no distribution."""
+    """A model that cannot be found, or whose output is not a distribution."""
 
 
 class ProgressError(UnmaskError):
     """A sampler without a schedule that decided nothing in a step."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, else the name of its class; at most 160 printable characters."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return printable(next(filter(None, lines), type(error).__name__)[:160])
+
+
+@contextmanager
+def guarded(
+    message: str, kind: type[UnmaskError] = ModelError, but: tuple[type[BaseException], ...] = ()
+) -> Iterator[None]:
+    """Any error of foreign code inside, a SystemExit or a panic too, becomes one of this kind; those in `but` pass."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, (UnmaskError, KeyboardInterrupt, MemoryError, *but)):
+            raise
+        raise kind(message, first_line(error)) from None
+
+
+def printable(text: str) -> str:
+    """The text; escaped if it holds characters that a terminal would interpret."""
+    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def many(number: int, one: str, several: str = "") -> str:
@@ -35,9 +64,9 @@ def many(number: int, one: str, several: str = "") -> str:
     return f"{number} {one if number == 1 else several or f'{one}s'}"
 
 
-def unknown(kind: str, name: object, choices: Iterable[str], where: str = "") -> SettingError:
+def unknown(kind: str, name: object, choices: Iterable[str], where: str = "", *, setting: str = "") -> SettingError:
     """An unknown name, with the nearest of the known ones; else all of them, or `where` they are listed."""
     names = list(choices)
     near = get_close_matches(str(name), names, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}?" if near else where or "choose from " + ", ".join(names)
-    return SettingError(f"unknown {kind} {name!r}", hint)
+    return SettingError(f"unknown {kind} {name!r}", hint, setting=setting)

@@ -33,7 +33,7 @@ REFUSED = re.compile(r"Failed to load resource: the server responded with a stat
 def walked(**given: Any) -> list[Event]:
     """The events of a decode, as a file would hold them."""
     seen: list[Event] = []
-    decode(watch=seen.append, **given)
+    decode(on_event=seen.append, **given)
     return json.loads(json.dumps(seen))
 
 
@@ -65,7 +65,7 @@ def words() -> list[Event]:
     seen: list[Event] = []
     recipe = Recipe(sampler="p2", steps=6, temperature=1.0, search="smc", particles=4, every=2)
     canvases = ["[MASK*6]", "t[MASK*4]", "[MASK*3]"]
-    decode_batch(load("table"), canvases=canvases, recipe=recipe, watch=seen.append)
+    decode_batch(load("table"), canvases=canvases, recipe=recipe, on_event=seen.append)
     return json.loads(json.dumps(seen))
 
 

@@ -132,7 +132,7 @@ def test_particles_in_the_table(board: list[Event], show: Open) -> None:
 def test_what_a_path_was_chosen_by(choose: str, said: str, show: Open) -> None:
     recipe = Recipe("uniform", "best-of-n", steps=3, length=6, temperature=1.0, particles=4, choose=choose)
     seen: list[Event] = []
-    decode(load("table"), recipe=recipe, watch=seen.append)
+    decode(load("table"), recipe=recipe, on_event=seen.append)
     page, end = show(seen), seen[-1]
     assert page.locator("h3").first.text_content() == f"Path of particle {end['chosen'][0]}, chosen by {said}"
     assert page.locator(".settings div:has(dt:text-is('chosen by')) dd").text_content() == said

@@ -25,7 +25,7 @@ from unmask.models.files.pretrained import FAMILIES, family_of
 from unmask.models.transformer import Transformer
 
 RECORDED = Path(__file__).parent.parent / "parity" / "models"
-LLADA = FAMILIES["llada"].tiny | {
+LLADA = FAMILIES["llada"].published.tiny | {
     "d_model": 8,
     "n_layers": 1,
     "n_heads": 2,
@@ -47,11 +47,11 @@ QWEN = {
     "eos_token_id": 14,
     "pad_token_id": 14,
 }
-DREAM = FAMILIES["dream"].tiny | QWEN | {"mask_token_id": 15}
-CODER = FAMILIES["open-dcoder"].tiny | QWEN
-ILLADA = FAMILIES["illada"].tiny | QWEN
-MDLM = FAMILIES["mdlm"].tiny | {"hidden_dim": 8, "n_blocks": 1, "n_heads": 2, "cond_dim": 4, "vocab_size": 16}
-NATIVE = FAMILIES["native"].tiny | {
+DREAM = FAMILIES["dream"].published.tiny | QWEN | {"mask_token_id": 15}
+CODER = FAMILIES["open-dcoder"].published.tiny | QWEN
+ILLADA = FAMILIES["illada"].published.tiny | QWEN
+MDLM = FAMILIES["mdlm"].published.tiny | {"hidden_dim": 8, "n_blocks": 1, "n_heads": 2, "cond_dim": 4, "vocab_size": 16}
+NATIVE = FAMILIES["native"].published.tiny | {
     "vocabulary": 16,
     "width": 8,
     "layers": 1,

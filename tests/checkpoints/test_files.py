@@ -114,13 +114,13 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_file(small, name):
     (small / WEIGHTS).write_bytes(BROKEN[name])
-    refused(small, WEIGHTS, "no whole safetensors file", "download it again")
+    refused(small, WEIGHTS, "not a whole safetensors file", "download it again")
 
 
 @pytest.mark.parametrize("left", [1, 7, 8, 9, 100, 2000, -1])
 def test_truncated_file(small, left):
     (small / WEIGHTS).write_bytes((small / WEIGHTS).read_bytes()[:left])
-    refused(small, WEIGHTS, "no whole safetensors file")
+    refused(small, WEIGHTS, "not a whole safetensors file")
 
 
 def test_the_bomb_works(tmp_path):
@@ -135,7 +135,7 @@ def test_pickle_under_the_name_of_safetensors(small, mark, wrapped):
         torch.save({"weight": Bomb(mark)}, small / WEIGHTS)
     else:
         (small / WEIGHTS).write_bytes(pickle.dumps(Bomb(mark)))
-    refused(small, WEIGHTS, "no whole safetensors file")
+    refused(small, WEIGHTS, "not a whole safetensors file")
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "last.ckpt", "model.pt"])
@@ -249,18 +249,18 @@ def test_link_to_nothing(small, name):
 def test_directory_in_place_of_a_file(small, name):
     (small / name).unlink(missing_ok=True)
     (small / name).mkdir()
-    refused(small, name, "no regular file", "download")
+    refused(small, name, "not a regular file", "download")
     (small / name).rmdir()
     (small / "deep").mkdir()
     (small / name).symlink_to("deep")
-    refused(small, name, "no regular file", "download")
+    refused(small, name, "not a regular file", "download")
 
 
 @pytest.mark.parametrize("name", [*FILES, INDEX, "tokenizer.json", "tokenizer_config.json"])
 def test_pipe_in_place_of_a_file(small, name):
     (small / name).unlink(missing_ok=True)
     os.mkfifo(small / name)
-    refused(small, name, "no regular file", "download")
+    refused(small, name, "not a regular file", "download")
 
 
 def test_device_in_place_of_a_file(small):

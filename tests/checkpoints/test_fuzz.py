@@ -20,7 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.models import memory
 from unmask.models.files.bits import pack
 from unmask.models.files.checkpoint import INDEX, WEIGHTS
-from unmask.models.tokenizers import QWEN2, Pieces, byte_level
+from unmask.models.tokenizers import QWEN2, FileTokenizer, byte_level
 
 from .small import LLADA, MICRO, RECORDED, logits, split, weights, write
 from .test_tokens import MERGES, SPECIALS
@@ -343,7 +343,7 @@ def use(directory: Path, options: dict[str, Any]) -> str | None:
         assert found.shape[1] == model.head.width
         ids = model.tokenizer.encode("12 7")
         assert all(type(token) is int for token in ids) and isinstance(model.tokenizer.decode(ids), str)
-        if isinstance(model.tokenizer, Pieces) and model.tokenizer.template is not None:
+        if isinstance(model.tokenizer, FileTokenizer) and model.tokenizer.template is not None:
             assert isinstance(model.tokenizer.chat([{"role": "user", "content": "hi"}]), str)
     except UnmaskError as error:
         return str(error)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Fast
 from unmask import decode, load
 from unmask.errors import InputError
 from unmask.models import memory
-from unmask.models.tokenizers import Numbers, Pieces, read_tokenizer
+from unmask.models.tokenizers import FileTokenizer, Numbers, read_tokenizer
 
 from .small import (
     CODER,
@@ -86,7 +86,7 @@ BAD_TOKENIZERS = {
 @pytest.mark.parametrize("name", BAD_TOKENIZERS)
 def test_bad_tokenizer(small, name):
     (small / "tokenizer.json").write_bytes(BAD_TOKENIZERS[name])
-    refused(small, "tokenizer.json is no tokenizer")
+    refused(small, "tokenizer.json is not a tokenizer")
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"\xff", b'{"chat_template": NaN}'])
@@ -121,7 +121,7 @@ def test_tokenizer_from_another_directory(small, tmp_path):
     other.mkdir()
     refused(small, "there is no tokenizer in", "tokenizer.json", tokenizer=other)
     (other / "tokenizer.json").write_text("{")
-    refused(small, "tokenizer.json is no tokenizer", tokenizer=other)
+    refused(small, "tokenizer.json is not a tokenizer", tokenizer=other)
     plain().save(str(other / "tokenizer.json"))
     assert load(small, tokenizer=other).tokenizer.encode("cab") == [2, 0, 1]
     refused(small, "there is no directory", tokenizer=tmp_path / "none")
@@ -215,16 +215,16 @@ def test_tokenizer_json_comes_before_parts(parts):
 @pytest.mark.parametrize(
     ("file", "text", "word"),
     [
-        ("vocab.json", "{", "vocab.json is no JSON"),
+        ("vocab.json", "{", "vocab.json is not JSON"),
         ("vocab.json", "[]", "vocab.json holds a list"),
-        ("vocab.json", "{}", "vocab.json with merges.txt is no tokenizer"),
+        ("vocab.json", "{}", "vocab.json with merges.txt is not a tokenizer"),
         ("vocab.json", '{"a": "b"}', "vocab.json holds something else"),
         ("vocab.json", '{"a": -1}', "vocab.json holds something else"),
         ("vocab.json", '{"a": true}', "vocab.json holds something else"),
         ("vocab.json", '{"a": ' + "[" * 900 + "]" * 900 + "}", "vocab.json"),
-        ("vocab.json", '{"a": 99999999999999999999}', "vocab.json with merges.txt is no tokenizer"),
-        ("merges.txt", "x y\n", "vocab.json with merges.txt is no tokenizer"),
-        ("merges.txt", "one\n", "vocab.json with merges.txt is no tokenizer"),
+        ("vocab.json", '{"a": 99999999999999999999}', "vocab.json with merges.txt is not a tokenizer"),
+        ("merges.txt", "x y\n", "vocab.json with merges.txt is not a tokenizer"),
+        ("merges.txt", "one\n", "vocab.json with merges.txt is not a tokenizer"),
         ("added_tokens.json", '{"a": null}', "added_tokens.json holds something else"),
         ("added_tokens.json", '{"a": 300}', "ids up to 300"),
         ("special_tokens_map.json", "[]", "special_tokens_map.json holds a list"),
@@ -260,7 +260,7 @@ def chat(directory: Path, template: Any = None, **settings: Any) -> str:
     plain().save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template} | settings))
     tokenizer = load(directory).tokenizer
-    assert isinstance(tokenizer, Pieces)
+    assert isinstance(tokenizer, FileTokenizer)
     return tokenizer.chat(USER)
 
 
@@ -341,7 +341,7 @@ def test_templates_of_the_hub_find_what_they_expect(tmp_path):
         "{% set ns = namespace(n=0) %}{% if tools is defined and tools %}tools{% endif %}"
         "{{ strftime_now('%Y') | length }}{{ messages | length | tojson }}{{ bos_token }}"
     )
-    words = Pieces(None, template, {"bos_token": "<s>"})
+    words = FileTokenizer(None, template, {"bos_token": "<s>"})
     turns = [{"role": r, "content": c} for r, c in (("system", "s"), ("user", " u "), ("assistant", "a"))]
     assert words.chat(turns) == "ua43<s>"
 
@@ -358,15 +358,15 @@ def test_templates_of_the_hub_find_what_they_expect(tmp_path):
 )
 def test_templates_stay_small(template):
     with pytest.raises(InputError, match="too large"):
-        Pieces(None, template).chat(USER)
+        FileTokenizer(None, template).chat(USER)
 
 
 def test_json_in_templates_is_that_of_the_hub():
     said = "{{ messages[0] | tojson(ensure_ascii=True) }}{{ [1] | tojson(indent=1000000000) }}"
     said += "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true) }}"
-    found = Pieces(None, said).chat([{"role": "user", "content": "ö"}])
+    found = FileTokenizer(None, said).chat([{"role": "user", "content": "ö"}])
     assert found == '{"role": "user", "content": "\\u00f6"}[\n        1\n]{"a": 2, "b": 1}'
-    assert Pieces(None, "{% if tools is not none or documents is not none %}x{% endif %}").chat(USER) == ""
+    assert FileTokenizer(None, "{% if tools is not none or documents is not none %}x{% endif %}").chat(USER) == ""
 
 
 def test_ordinary_added_tokens_stay_in_the_text_and_dropout_is_off(tmp_path):

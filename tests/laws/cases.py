@@ -13,7 +13,7 @@ import torch
 
 from unmask import SAMPLERS, SEARCHES, Denoiser, Recipe, Table
 from unmask.core.turn import Sampler
-from unmask.decoding.recipe import settings
+from unmask.decoding.settings import takes
 from unmask.models.transformer import random_transformer
 from unmask.samplers import counts
 from unmask.search import SCHEMES
@@ -168,7 +168,7 @@ def adaptive(sampler: Sampler) -> bool:
 
 def alone(search: str) -> Settings:
     """Settings that leave a search one particle."""
-    return {name: 1 for name in settings(SEARCHES[search]) if name in ("particles", "candidates", "beams")}
+    return {name: 1 for name in takes(SEARCHES[search]) if name in ("particles", "candidates", "beams")}
 
 
 # --- what is decoded -------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def walk_case(models: dict[str, Denoiser], background: Path) -> Callable[..., Wa
         recipe = case.recipe(background, **changes)
         events: list[trace.Event] = []
         results = decode_batch(
-            model, canvases=rows, recipe=recipe, seeds=seeds or SEEDS[: len(rows)], watch=events.append
+            model, canvases=rows, recipe=recipe, seeds=seeds or SEEDS[: len(rows)], on_event=events.append
         )
         return Walk(case, recipe, model, rows, results, events, list(trace.replay(events)))
 

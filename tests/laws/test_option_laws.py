@@ -78,7 +78,7 @@ def test_first_state_entropy_does_not_know_how_tokens_are_drawn(
         if "guidance" not in how:
             recipe = Case(sampler, "vanilla", {**samplers(sampler)[0], **how}).recipe(background)
             with pytest.raises(Enough):
-                decode_batch(model, canvases=canvases(model), recipe=recipe, watch=watch)
+                decode_batch(model, canvases=canvases(model), recipe=recipe, on_event=watch)
     assert len(first) == len(DRAWS) - 1 and all(h == first[0] for h in first)
 
 

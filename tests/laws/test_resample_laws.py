@@ -38,7 +38,7 @@ def all_ancestors(scheme: str, k: int, prompts: int) -> torch.Tensor:  # [resamp
     recipe = Case("uniform", "smc", settings, "table").recipe(Path())
     events: list[dict] = []
     rows = [[model.vocab.mask] * 4] * prompts
-    decode_batch(model, canvases=rows, recipe=recipe, seeds=range(prompts), watch=events.append)
+    decode_batch(model, canvases=rows, recipe=recipe, seeds=range(prompts), on_event=events.append)
     found = [torch.tensor(event["ancestors"]).view(-1, k) for event in events if "ancestors" in event]
     assert len(found) == 3  # before steps 1, 2 and 3
     return torch.cat([rows - torch.arange(prompts)[:, None] * k for rows in found])
@@ -191,7 +191,7 @@ def test_which_position_comes_first_says_nothing_about_its_token(sampler: str, h
     """On a flat table, in the first step that decides any: even tokens at every position, and even positions."""
     model, prompts, events = Table(torch.ones((4,) * 4)), 2000, list[dict]()
     recipe = Case(sampler, "vanilla", how, "table").recipe(Path())
-    decode_batch(model, canvases=[[4] * 4] * prompts, recipe=recipe, seeds=range(prompts), watch=events.append)
+    decode_batch(model, canvases=[[4] * 4] * prompts, recipe=recipe, seeds=range(prompts), on_event=events.append)
     first = next(event["changes"] for event in events if event.get("changes"))
     columns = sorted({column for _, column, _, _ in first})  # the paper's selection only takes the best two
     assert len(first) >= 1000 and len(columns) >= 2

@@ -67,7 +67,7 @@ def test_decoder_case(recordings: Path, case: tuple[str, int], tmp_path: Path) -
             changes.append([[column, token] for _, column, token, _ in event["changes"]])
 
     result = decode(
-        toy(recordings, file["toy"]), canvas=line["canvas"], recipe=recipe(line["decoder"], settings), watch=watch
+        toy(recordings, file["toy"]), canvas=line["canvas"], recipe=recipe(line["decoder"], settings), on_event=watch
     )
 
     assert result.tokens == line["tokens"]

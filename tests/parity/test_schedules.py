@@ -38,7 +38,7 @@ def test_schedule(name: str, line: dict[str, Any]) -> None:
             left.append(masks)
 
     eps = {"eps": line["eps"]} if "eps" in line else {}
-    decode(model, recipe=Recipe(**RECIPES[name], **eps, steps=line["steps"], length=line["masked"]), watch=watch)
+    decode(model, recipe=Recipe(**RECIPES[name], **eps, steps=line["steps"], length=line["masked"]), on_event=watch)
     if "quota" in line:
         assert [before - after for before, after in zip([line["masked"], *left], left, strict=False)] == line["quota"]
     else:

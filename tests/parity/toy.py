@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmask.core.state import State, Vocab
 from unmask.models import Head
-from unmask.models.text import Characters
+from unmask.models.tokenizers import Characters
 
 
 @dataclass(frozen=True, eq=False)

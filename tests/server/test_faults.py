@@ -257,7 +257,7 @@ def test_paths_are_a_trace(usual, tmp_path):
     assert [f"event: {event['event']}" for event in found] == list(kinds)
     own: list[trace.Event] = []
     recipe = Recipe(length=5, seed=5, temperature=1.0, **settings)
-    decode(load("table"), "s", recipe=recipe, watch=own.append)
+    decode(load("table"), "s", recipe=recipe, on_event=own.append)
     assert found[0]["recipe"] == recipe.to_dict() and found[0]["seeds"] == [5]
     assert list(trace.replay(found)) == list(trace.replay(own))
     assert trace.ancestry(found) == trace.ancestry(own)

@@ -14,10 +14,10 @@ import schemathesis
 from serving import Running, running
 
 from unmask import SAMPLERS, SEARCHES, load
-from unmask.decoding.recipe import ALIASES, KINDS
+from unmask.decoding.settings import ALIASES, SETTINGS
 from unmask.server import validation
 
-FIELDS = [*KINDS, *ALIASES, *["prompt", "canvas", "stop", "stream", "n", "logprobs", "max_tokens", "suffix"] * 3]
+FIELDS = [*SETTINGS, *ALIASES, *["prompt", "canvas", "stop", "stream", "n", "logprobs", "max_tokens", "suffix"] * 3]
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_every_setting_is_in_the_document(here):
     found = document(here)["components"]["schemas"]
     for name in ("CompletionRequest", "ChatCompletionRequest", "PathsRequest"):
         fields = found[name]["properties"]
-        assert {*KINDS, *ALIASES} <= set(fields) and found[name]["additionalProperties"] is False
+        assert {*SETTINGS, *ALIASES} <= set(fields) and found[name]["additionalProperties"] is False
         assert fields["sampler"]["anyOf"][0]["enum"] == list(SAMPLERS)
         assert fields["search"]["anyOf"][0]["enum"] == list(SEARCHES)
     for body in validation.BODIES.values():  # each has words for what it must be

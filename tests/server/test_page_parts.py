@@ -11,7 +11,7 @@ import pytest
 from serving import Running, running
 
 from unmask import SAMPLERS, SEARCHES, Recipe, load
-from unmask.decoding.recipe import KINDS, SPECIFIC, settings
+from unmask.decoding.settings import SETTINGS, takes
 from unmask.report.page import LIVE, MODULES, STYLES, WEB
 from unmask.tasks.puzzles import countdown, sudoku
 
@@ -92,9 +92,12 @@ def test_the_catalog_is_that_of_the_registries(usual: Running) -> None:
     for entries, registry in ((found["samplers"], SAMPLERS), (found["searches"], SEARCHES)):
         assert [entry["name"] for entry in entries] == list(registry)
         for entry in entries:
-            assert [one["name"] for one in entry["settings"]] == settings(registry[entry["name"]])
+            assert [one["name"] for one in entry["settings"]] == takes(registry[entry["name"]])
             assert entry["summary"] and all(one["help"] for one in entry["settings"])
-    assert {one["name"] for one in found["general"]} == {*KINDS} - SPECIFIC - {"sampler", "search"}
+    assert {one["name"] for one in found["general"]} == {row.name for row in SETTINGS.values() if row.general} - {
+        "sampler",
+        "search",
+    }
     assert found["usual"] == {"temperature": 1.0}
 
 

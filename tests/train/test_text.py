@@ -22,8 +22,7 @@ from unmask.errors import InputError
 from unmask.evaluate import rows as files
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
-from unmask.models.text import Characters
-from unmask.models.tokenizers import Pieces
+from unmask.models.tokenizers import Characters, FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks.files import documents
 from unmask.train import text
@@ -141,7 +140,7 @@ def test_bytes_come_back(words, said, tmp_path):
     tokens = pack([str(tmp_path / "a.txt")], words)
     assert tokens[-1] == END and not {END, MASK} & set(tokens[:-1].tolist())
     read = next(documents(str(tmp_path / "a.txt")))
-    assert Pieces(words).decode(tokens.tolist()) == read
+    assert FileTokenizer(words).decode(tokens.tolist()) == read
     assert widths(words)[tokens].sum() == len(read.encode())
 
 
@@ -158,7 +157,7 @@ def test_documents_are_packed_with_ends(words, tmp_path, monkeypatch):
 def test_many_documents_lose_none(words, tmp_path):
     (tmp_path / "a").write_text("\n\n".join(f"number {n}" for n in range(2500)))
     tokens = pack([str(tmp_path / "a")], words)
-    found = Pieces(words).decode(tokens[-40:].tolist())
+    found = FileTokenizer(words).decode(tokens[-40:].tolist())
     assert (tokens == END).sum() == 2500 and found.endswith("number 2499")
 
 
@@ -359,10 +358,10 @@ def test_an_embedded_model_can_begin_another(made):
         ("text new --corpus b.txt --heldout few.txt", "the held-out text has 4 tokens"),
         ("text new --corpus few.txt --heldout b.txt", "the corpus has "),
         ("text new --corpus b.txt --heldout b.txt --tilt 1", "tilt has no place in the NELBO"),
-        ("text new --corpus b.txt --heldout b.txt --tokenizer nowhere.json", "'nowhere.json' is no tokenizer"),
-        ("text new --corpus b.txt --heldout b.txt --tokenizer b.txt", "'b.txt' is no tokenizer"),
-        ("text new --corpus b.txt --heldout b.txt --tokenizer other.json", "is no tokenizer of ours"),
-        ("text new --corpus b.txt --heldout b.txt --tokenizer gap.json", "is no tokenizer of ours"),
+        ("text new --corpus b.txt --heldout b.txt --tokenizer nowhere.json", "'nowhere.json' is not a tokenizer"),
+        ("text new --corpus b.txt --heldout b.txt --tokenizer b.txt", "'b.txt' is not a tokenizer"),
+        ("text new --corpus b.txt --heldout b.txt --tokenizer other.json", "is not a tokenizer of ours"),
+        ("text new --corpus b.txt --heldout b.txt --tokenizer gap.json", "is not a tokenizer of ours"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer large.json", "'large.json' has 8193 tokens"),
         ("text new --corpus b.txt --heldout b.txt --weights sudoku", "is of another task: give another directory"),
         ("text new --corpus b.txt --heldout b.txt --weights b.txt", "there is no 'tokenizer.json': give the --token"),

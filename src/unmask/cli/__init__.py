@@ -14,7 +14,7 @@ from unmask.cli import interrupt  # isort: skip - before torch, which takes seco
 import torch
 
 from unmask.cli.parser import COMMANDS, parse
-from unmask.decoding.recipe import KINDS
+from unmask.decoding.settings import SETTINGS
 from unmask.errors import UnmaskError
 
 __all__ = ["COMMANDS", "main"]
@@ -66,5 +66,5 @@ def _fail(message: str) -> int:
 
 def _as_flags(message: str) -> str:
     """Settings of several words as they are spelled here, block-length; what is quoted stays."""
-    names = "|".join(name for name in KINDS if "_" in name)
+    names = "|".join(name for name in SETTINGS if "_" in name)
     return re.sub(rf"(?<![\w'/.-])({names})(?![\w'/.-])", lambda found: found[0].replace("_", "-"), message)

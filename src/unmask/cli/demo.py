@@ -22,9 +22,9 @@ from rich.text import Text
 
 from unmask.cli import show
 from unmask.decoding import trace as traces
-from unmask.decoding.decode import Result, Watch, decode
+from unmask.decoding.decode import Result, decode
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.trace import Event
+from unmask.decoding.trace import Event, OnEvent
 from unmask.errors import InputError
 from unmask.evaluate.stats import wilson
 from unmask.models import Denoiser, load
@@ -48,7 +48,7 @@ METHODS: dict[str, Recipe] = {
 SHOWN = "auto"  # whose path over the first puzzle is shown
 
 INTRO = (
-    "A small model that comes with unmask solves Sudokus that it has never seen. It fills two cells a step, in random "
+    "A small bundled model solves Sudokus that it has never seen. It fills two cells a step, in random "
     "order, each drawn from what it predicts there; the two cells of a step cannot see each other. The state entropy h "
     "says how unsure the model is of the cells that are still masked; the path entropy is the mean of h along the way."
 )
@@ -70,8 +70,8 @@ def run(count: int = PUZZLES, trace: str | Path = TRACE) -> None:
         raise InputError(f"cannot write {str(trace)!r} ({error.strerror})", "give --trace another place") from None
     console.print(INTRO, end="\n\n")
     with workers() as pool:
-        with show.following() as watch:
-            first = pool.submit(solve, model, boards[0], METHODS[SHOWN], 0, trace, watch)
+        with show.following() as on_event:
+            first = pool.submit(solve, model, boards[0], METHODS[SHOWN], 0, trace, on_event)
             jobs = start(pool, model, boards, first)
             shown = first.result()
         play(boards[0], frames(traces.load(trace), shown.chosen))
@@ -99,11 +99,11 @@ def solve(
     recipe: Recipe,
     seed: int,
     trace: str | Path | None = None,
-    watch: Watch | None = None,
+    on_event: OnEvent | None = None,
 ) -> Result:
     """Decode one puzzle, two cells a step."""
     recipe = recipe.replace(seed=seed, steps=math.ceil(board.count(0) / 2))
-    return decode(model, canvas=sudoku.canvas(board), recipe=recipe, trace=trace, watch=watch)
+    return decode(model, canvas=sudoku.canvas(board), recipe=recipe, trace=trace, on_event=on_event)
 
 
 @contextmanager

@@ -17,12 +17,13 @@ from unmask.cli import flags, models, show
 from unmask.core.denoiser import Chats
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import spelled
 from unmask.errors import InputError, unknown
 from unmask.evaluate import compare, rows
 from unmask.evaluate.header import header, sha256
 from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift, summary
 from unmask.models import fingerprint
-from unmask.models.tokenizers import Pieces
+from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, shots
 from unmask.tasks.task import located
@@ -109,9 +110,9 @@ def _chat(args: Namespace, task: Task) -> bool:
     return task.chat if args.chat is None else bool(args.chat)
 
 
-def _model(args: Namespace, embedded: bool) -> str:
-    """The model that was asked for, or the one that comes along for the task."""
-    if args.model is not None or embedded:
+def _model(args: Namespace, bundled: bool) -> str:
+    """The model that was asked for, or the bundled one for the task."""
+    if args.model is not None or bundled:
         return args.model or str(args.task)
     shipped = RECIPES.get(args.recipe or "")
     raise InputError(
@@ -153,13 +154,13 @@ def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
     for name in ("shots", "chat", "batch", "insist", "max_rows", "compile"):
         if getattr(args, name):
-            raise InputError(f"{flags.spelled(name)} has no effect on text", "leave it out")
+            raise InputError(f"{spelled(name)} has no effect on text", "leave it out")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
-    model = models.load_model(args, _model(args, embedded=True))
+    model = models.load_model(args, _model(args, bundled=True))
     if not (
         isinstance(model, Transformer)
-        and isinstance(model.tokenizer, Pieces)
+        and isinstance(model.tokenizer, FileTokenizer)
         and model.network.shape.tied
         and model.vocab.mask == text.MASK
     ):
@@ -167,7 +168,7 @@ def _eval_text(args: Namespace) -> None:
     words = model.tokenizer.fast
     windows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
     sizes = text.widths(words)[windows].sum(1)
-    about = _header(args, _model(args, embedded=True)) | {"n": len(windows)}
+    about = _header(args, _model(args, bundled=True)) | {"n": len(windows)}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
@@ -285,7 +286,7 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--insist", action="store_true", help=about)
     parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    models.add_model(parser, "for sudoku, countdown and text the one that comes along")
+    models.add_model(parser, "for sudoku, countdown and text the bundled one")
     parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
     about = "compile the network first: takes a minute, pays in long runs on a GPU"
     parser.add_argument("--compile", action="store_true", help=about)

@@ -14,6 +14,7 @@ from unmask.decoding.background import count
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.prompt import Text, encode
+from unmask.decoding.settings import DEFAULT_LENGTH, describe
 from unmask.errors import InputError, unknown
 from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
 from unmask.samplers import SAMPLERS
@@ -21,7 +22,6 @@ from unmask.search import SEARCHES
 from unmask.tasks import files
 
 DEFAULT = "text"
-USUAL = 64  # positions to generate where neither the user nor the model sets a limit: a few lines of text
 
 
 def generate(args: Namespace) -> None:
@@ -39,8 +39,8 @@ def generate(args: Namespace) -> None:
     model = as_run(args, load_model(args, _model_name(args)))
     if texts and recipe.length is None:
         recipe = recipe.replace(length=_usual_length(model, texts))
-    with show.following() as watch:
-        results = decode_batch(model, texts, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)
+    with show.following() as on_event:
+        results = decode_batch(model, texts, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)
     if args.json:
         for place, result in enumerate(results):
             given = {"canvas": canvases[place]} if canvases else {"prompt": (prompts or [])[place]}
@@ -92,24 +92,24 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 
 def _usual_length(model: Denoiser, prompts: Sequence[Text]) -> int:
     longest = max(len(encode(model, prompt)) for prompt in prompts)
-    return USUAL if model.limit is None else max(1, min(USUAL, model.limit - longest))
+    return DEFAULT_LENGTH if model.limit is None else max(1, min(DEFAULT_LENGTH, model.limit - longest))
 
 
 def samplers(args: Namespace) -> None:
     """List the samplers, or say all about one."""
-    entries = {name: show.entry(name, build, flags.HELP) for name, build in SAMPLERS.items()}
+    entries = {name: describe(name, build) for name, build in SAMPLERS.items()}
     _list("sampler", entries, args)
 
 
 def searches(args: Namespace) -> None:
     """List the searches, or say all about one."""
-    entries = {name: show.entry(name, build, flags.HELP) for name, build in SEARCHES.items()}
+    entries = {name: describe(name, build) for name, build in SEARCHES.items()}
     _list("search", entries, args)
 
 
 def models(args: Namespace) -> None:
     """List the models, or load one and say all about it."""
-    entries = {name: show.entry(name, build, MODEL_HELP) for name, build in MODELS.items()}
+    entries = {name: describe(name, build, MODEL_HELP) for name, build in MODELS.items()}
     if args.name is None:
         check_unused(args)
     else:

@@ -166,7 +166,7 @@ def add_fabricate(parser: argparse.ArgumentParser) -> None:
 
 
 def run_train(args: Namespace) -> None:
-    """Train an embedded model, or go on with it."""
+    """Train a bundled model, or go on with it."""
     if args.task not in TASKS:
         raise unknown("task", args.task, TASKS)
     directory, device, given = Path(args.directory).expanduser(), on_device(args.task, args.device), _shape(args.shape)

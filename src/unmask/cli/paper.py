@@ -141,14 +141,14 @@ def _list(args: Namespace) -> None:
 
 def add_paper(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; without one they are listed")
-    parser.add_argument("--on", metavar="PLACE", help="model and task, as listed [all of the embedded models]")
+    parser.add_argument("--on", metavar="PLACE", help="model and task, as listed [all of the bundled models]")
     parser.add_argument("--out", default=OUT, metavar="DIR", help=f"for rows, tables and pictures [{OUT}]")
     parser.add_argument("--limit", type=int, metavar="N", help="questions or samples of a cell [as planned]")
     parser.add_argument("--model", metavar="NAME", help="a directory or hub id instead of the place's model")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
     parser.add_argument("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)} [the model's own]")
     parser.add_argument("--compile", action="store_true", help="compile the network: pays for many cells on a GPU")
-    parser.add_argument("--data", metavar="FILE", help="the questions; puzzles of the embedded models are made")
+    parser.add_argument("--data", metavar="FILE", help="the questions; puzzles of the bundled models are made")
     parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from")
     about = "counts of the model's tokens, which PC-Sampler needs; `unmask frequencies` makes them"
     parser.add_argument("--background", metavar="FILE", help=about)

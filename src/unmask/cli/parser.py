@@ -12,7 +12,7 @@ from unmask._version import __version__
 from unmask.cli import demo, evaluate, flags, generate, judge, models, paper, puzzles, report, serve, speed, theory
 from unmask.cli.models import Namespace
 from unmask.decoding.prompt import MARKER
-from unmask.decoding.recipe import ALIASES
+from unmask.decoding.settings import ALIASES, spelled
 from unmask.errors import InputError, UnmaskError, unknown
 
 FOLLOW = f"""\
@@ -20,7 +20,7 @@ A canvas has a hole where {MARKER} stands; [MASK*8] is eight holes.
 A recipe file holds settings as TOML or JSON, with names as in `unmask samplers`; flags go over it.
 Brackets say which samplers or searches take a setting, with its default; elsewhere it is an error.
 Names of other projects work too:
-{chr(10).join(f"  {flags.spelled(alias)} is {flags.spelled(name)}" for alias, name in ALIASES.items())}"""
+{chr(10).join(f"  {spelled(alias)} is {spelled(name)}" for alias, name in ALIASES.items())}"""
 
 # command: (function, help, examples); the tests run the examples
 COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
     ),
     "solve": (
         puzzles.run_solve,
-        "Solve a Sudoku or a countdown with the model that comes along, and say whether the answer is right.",
+        "Solve a Sudoku or a countdown with the bundled model, and say whether the answer is right.",
         """\
   unmask solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
   unmask solve 15,44,79,50
@@ -70,7 +70,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
     ),
     "paper": (
         paper.run_paper,
-        "Run a table or figure of the paper on the embedded models, or on the paper's; rows are kept and resumed.",
+        "Run a table or figure of the paper on the bundled models, or on the paper's; rows are kept and resumed.",
         """\
   unmask paper
   unmask paper vote --on countdown --limit 1 --no-pictures""",
@@ -152,7 +152,7 @@ COMMANDS: dict[str, tuple[Callable[[Namespace], int | None], str, str]] = {
     ),
     "train": (
         models.run_train,
-        "Train the embedded model of a task, or go on with it.",
+        "Train the bundled model of a task, or go on with it.",
         """\
   unmask train sudoku runs/small --steps 20 --batch 16 --held 4 --shape '{"width": 32, "layers": 1, "inner": 32}'
   unmask generate --model runs/small --canvas '12345678[MASK]' --json""",

@@ -26,7 +26,7 @@ KINDS = ("sudoku", "countdown")
 
 
 def run_solve(args: Namespace) -> int:
-    """Solve a puzzle with the embedded model; the exit status is 1 where its answer is wrong."""
+    """Solve a puzzle with the bundled model; the exit status is 1 where its answer is wrong."""
     recipe = flags.to_recipe(args)
     name, given = _puzzle(args.puzzle)
     kind = puzzle_of(TASKS[name])
@@ -36,9 +36,9 @@ def run_solve(args: Namespace) -> int:
         warnings.warn(f"the puzzle {strange}", stacklevel=2)
     model = load(args.model or name, args.device)
     suits(TASKS[name], model)
-    with show.following() as watch:
+    with show.following() as on_event:
         canvases = [kind.canvas(puzzle)]
-        found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, watch=watch)[0]
+        found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)[0]
     answer = kind.answer(found.tokens)
     wrong = kind.fault(answer, puzzle)
     if args.json:

@@ -40,7 +40,7 @@ def run_report(args: Namespace) -> None:
 
 
 def _tokenizer(events: list[Event], name: str | None) -> Tokenizer | None:
-    """Whose strings an older trace, which has none, is shown with: a named model's, or that of an embedded one."""
+    """Whose strings an older trace, which has none, is shown with: a named model's, or that of a bundled one."""
     if any("words" in event for event in events):
         if name is not None:
             raise InputError("--model has no effect on this trace, which holds its strings", "leave it out")
@@ -56,5 +56,5 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where the page goes, - for standard output [the trace's name, as .html]"
     )
-    about = "whose tokens an older trace holds, which has no strings of its own [the embedded model that it names]"
+    about = "whose tokens an older trace holds, which has no strings of its own [the bundled model that it names]"
     parser.add_argument("--model", metavar="NAME", help=about)

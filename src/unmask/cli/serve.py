@@ -12,7 +12,7 @@ from typing import Any
 from unmask.cli import flags
 from unmask.cli.models import Namespace, add_model, as_run, load_model
 from unmask.errors import InputError
-from unmask.models import EMBEDDED, Denoiser
+from unmask.models import BUNDLED, Denoiser
 
 TOKEN = "UNMASK_TOKEN"
 # flag: (field of Limits, default, help)
@@ -46,7 +46,7 @@ def run_serve(args: Namespace) -> None:
         raise InputError(f"serving needs {error.name}", "pip install 'unmask[serve]'") from None
     usual = flags.to_settings(args, {"temperature": 1.0})
     flags.to_recipe(args, {"temperature": 1.0})  # refuses what goes with nothing
-    names = list(dict.fromkeys(args.model or EMBEDDED))
+    names = list(dict.fromkeys(args.model or BUNDLED))
     token = _token(args.token)
     if args.seconds is not None and not 0 < args.seconds <= threading.TIMEOUT_MAX:
         raise InputError(f"--seconds is {args.seconds:g}", "it must be more than 0; leave it out to serve until Ctrl-C")
@@ -88,7 +88,7 @@ def _check_length(usual: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
 
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
-    about = f"a name of `unmask models`, a directory or a hub id; several times for several [{', '.join(EMBEDDED)}]"
+    about = f"a name of `unmask models`, a directory or a hub id; several times for several [{', '.join(BUNDLED)}]"
     parser.add_argument("--model", action="append", metavar="NAME", help=about)
     parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="where to listen [127.0.0.1: only here]")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one [8000]")
@@ -107,7 +107,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
             flag, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{_plain(default)}]"
         )
     add_model(parser)
-    flags.add(parser, said=SAID)
+    flags.add(parser, help=SAID)
 
 
 def _plain(value: float) -> str:

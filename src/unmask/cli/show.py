@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +15,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from unmask.core.denoiser import Chats, Denoiser
-from unmask.decoding.decode import Result, Watch
+from unmask.decoding.decode import Result
 from unmask.decoding.named_recipes import Shipped
-from unmask.decoding.trace import Event
+from unmask.decoding.trace import Canvases, Event, OnEvent
 from unmask.errors import many as many
 from unmask.models.laws import Verdict
 from unmask.models.transformer import Transformer
@@ -133,24 +132,6 @@ def _written(found: re.Match[str]) -> str:
 
 
 # --- registries ------------------------------------------------------------------------------------------------------
-
-
-def entry(name: str, build: Callable[..., Any], helps: Mapping[str, str]) -> dict[str, Any]:
-    """What an entry of a registry says about itself, for JSON; `helps` explains settings."""
-    words = inspect.cleandoc(build.__doc__ or "").split("\n\n")
-    return {
-        "name": name,
-        "summary": " ".join(words[0].split()),
-        "more": " ".join(" ".join(words[1:]).split()),
-        "settings": [
-            {"name": name, "default": _plain(setting.default), "help": helps.get(name, "")}
-            for name, setting in inspect.signature(build).parameters.items()
-        ],
-    }
-
-
-def _plain(default: Any) -> Any:
-    return default if default is None or isinstance(default, int | float | str) else str(default)
 
 
 def registry(entries: Sequence[dict[str, Any]]) -> Grid:
@@ -280,53 +261,46 @@ def _short(value: object) -> str:
 
 
 @contextmanager
-def following() -> Iterator[Watch | None]:
-    """A watcher that shows how many positions are decided; None where nobody would see it."""
+def following() -> Iterator[OnEvent | None]:
+    """A callback that shows how many positions are decided; None without a terminal."""
     with progress() as bar:
         yield None if bar.disable else _follow(bar)
 
 
 @contextmanager
-def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[Watch | None]:
-    """A watcher of batches that shows how many questions are decoded, with their shares on the way; None as above."""
+def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[OnEvent | None]:
+    """A callback that shows how many questions of all batches are decoded; None without a terminal."""
     with progress() as bar:
         task = bar.add_task(name or many(questions, "question"), total=questions, completed=done)
         before, now = done, 0  # questions of earlier batches, and of this one
 
-        def tell(event: Event, decided: int, open: int) -> None:
+        def on_progress(event: Event, decided: int, open: int) -> None:
             nonlocal before, now
             if event["event"] == "start":
                 before, now = before + now, len(event["canvases"])
             bar.update(task, completed=min(questions, before + now * decided / open))
 
-        yield None if bar.disable else _counting(tell)
+        yield None if bar.disable else _counting(on_progress)
 
 
-def _follow(bar: Progress) -> Watch:
+def _follow(bar: Progress) -> OnEvent:
     task = bar.add_task("step 0")
 
-    def tell(event: Event, decided: int, open: int) -> None:
+    def on_progress(event: Event, decided: int, open: int) -> None:
         bar.update(task, completed=decided, total=open, description=f"step {event.get('step', -1) + 1}")
 
-    return _counting(tell)
+    return _counting(on_progress)
 
 
-def _counting(tell: Callable[[Event, int, int], None]) -> Watch:
-    """A watcher that tells, with each start and step, how many positions are decided, and of how many."""
-    masked: list[set[int]] = []  # the masked columns of each row
-    mask, open = -1, 0
+def _counting(on_progress: Callable[[Event, int, int], None]) -> OnEvent:
+    """Calls back at every start and step with the number of decided positions, and of all open ones."""
+    canvases, open = Canvases(), 0
 
-    def watch(event: Event) -> None:
-        nonlocal masked, mask, open
-        if event["event"] == "start":
-            mask, rows = event["mask"], [row for row in event["canvases"] for _ in range(event["particles"])]
-            masked = [{column for column, token in enumerate(row) if token == mask} for row in rows]
-            open = sum(map(len, masked))
-        elif event["event"] == "step":
-            masked = [set(masked[ancestor]) for ancestor in event.get("ancestors", range(len(masked)))]
-            for row, column, token, _ in event["changes"]:
-                (masked[row].add if token == mask else masked[row].discard)(column)
+    def on_event(event: Event) -> None:
+        nonlocal open
+        canvases.apply(event)
+        open = canvases.masked if event["event"] == "start" else open
         if event["event"] in ("start", "step"):
-            tell(event, open - sum(map(len, masked)), open)
+            on_progress(event, open - canvases.masked, open)
 
-    return watch
+    return on_event

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from unmask._version import __version__
 from unmask.cli import flags, models, show
-from unmask.decoding.recipe import Recipe, settings
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import takes
 from unmask.errors import InputError, unknown
-from unmask.evaluate import chart
-from unmask.evaluate.chart import Curve
 from unmask.evaluate.speed import speed
 from unmask.evaluate.speed.speed import Figures
 from unmask.models import Denoiser, on_device
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.made.random_sizes import SIZES, make
+from unmask.report import chart
+from unmask.report.chart import Curve
 from unmask.search import SEARCHES
 
 Namespace = argparse.Namespace
@@ -85,7 +86,7 @@ def run_bench(args: Namespace) -> None:
 def _recipe(args: Namespace) -> Recipe:
     """The flags over a recipe, or over what is usual here."""
     search = args.search or USUAL["search"]
-    some = "particles" in settings(SEARCHES[search]) if search in SEARCHES else False
+    some = "particles" in takes(SEARCHES[search]) if search in SEARCHES else False
     recipe = flags.to_recipe(args, USUAL | ({"particles": PARTICLES} if some else {}))
     _check_steps(recipe)
     return recipe

@@ -15,6 +15,7 @@ from unmask._version import __version__
 from unmask.cli import flags, models, show
 from unmask.decoding import background
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import SETTINGS, spelled
 from unmask.errors import InputError
 from unmask.evaluate import rows
 from unmask.evaluate.rows import to_json
@@ -90,7 +91,7 @@ def _show_scores(found: list[Scored], recipe: Recipe, draws: int, seconds: float
         made.add_row(mark, show.one_line(one.text), str(one.tokens), str(one.path_entropy), str(one.loss))
     show.console().print(made)
     spent = sum(one.evaluations for one in found)
-    order = recipe.sampler + (f", {show.many(recipe.steps, 'step')}" if recipe.steps else "")
+    order = recipe.name("sampler") + (f", {show.many(recipe.steps, 'step')}" if recipe.steps else "")
     many = f", 95 % over {draws} draws" if draws > 1 else ""
     print(f"bits{many} · {order} · {show.many(spent, 'evaluation')} · {seconds:.1f} s")
 
@@ -247,7 +248,7 @@ def _calibrated(found: Calibration, length: int | None) -> Row:
 def _flags(recipe: Recipe) -> str:
     """The recipe as flags of `unmask generate`."""
     said = {name: value for name, value in recipe.to_dict().items() if name != "seed"}
-    return " ".join(f"{flags.spelled(name)} {shlex.quote(str(value))}" for name, value in said.items())
+    return " ".join(f"{spelled(name)} {shlex.quote(str(value))}" for name, value in said.items())
 
 
 def _outside(found: Calibration, folder: Path) -> InputError:
@@ -292,7 +293,7 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     models.add_model(parser, "text")
     flags.add(
         parser,
-        [name for name in flags.HELP if name not in ("length", "strength", "target")],
+        [name for name in SETTINGS if name not in ("length", "strength", "target")],
         {**GUIDED, "steps": STEPS},
     )
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import InputError
-from unmask.models import EMBEDDED, WEIGHTS, Denoiser
+from unmask.models import BUNDLED, WEIGHTS, Denoiser
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Background:
         way_out = f"make one with `unmask frequencies TEXT --model {model.name} -o FILE`"
         if (self.width or model.head.width) != model.head.width:
             said = f"the background {self.name!r} has {self.width} tokens, {model.name} has {model.head.width}"
-            raise InputError(said, f"give background {model.name}" if model.name in EMBEDDED else way_out)
+            raise InputError(said, f"give background {model.name}" if model.name in BUNDLED else way_out)
         if max(self.counts, default=0) >= model.head.width:
             said = f"{self.name!r} counts token {max(self.counts)}, {model.name} has {model.head.width} tokens"
             raise InputError(said, way_out)
@@ -80,9 +80,9 @@ def count(texts: Iterable[str], encode: Callable[[str], list[int]], model: str |
 def load(path: str | Path) -> Background:
     """Read a table written by `Background.save` or by PC-Sampler's own tool; a file is read once.
 
-    The name of an embedded model stands for the table that comes with it.
+    The name of a bundled model stands for its own table.
     """
-    if str(path) in EMBEDDED and not Path(path).is_file():
+    if str(path) in BUNDLED and not Path(path).is_file():
         config = json.loads((WEIGHTS / str(path) / "config.json").read_text(encoding="utf-8"))
         found = load(WEIGHTS / str(path) / "background.json")
         return replace(found, name=str(path), model=str(path), width=config["vocabulary"])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -25,7 +24,7 @@ from unmask.decoding.prompt import Canvas, Text, from_canvas, from_prompt, start
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
-from unmask.decoding.trace import Event
+from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, many
 from unmask.models.cache import cached, is_cached
 from unmask.models.wrap import Guided
@@ -33,7 +32,6 @@ from unmask.search import Resampled, Search
 from unmask.search.choosers import ASKS, CHOOSERS
 
 Answer = Callable[[str], Hashable | None]
-Watch = Callable[[Event], None]
 
 
 def decode(
@@ -44,17 +42,22 @@ def decode(
     recipe: Recipe = Recipe(),
     answer: Answer | None = None,
     trace: str | Path | None = None,
-    watch: Watch | None = None,
+    on_event: OnEvent | None = None,
+    watch: OnEvent | None = None,
 ) -> Result:
     """Generate `recipe.length` positions after a prompt, or fill the holes of a canvas.
 
-    `answer` gives the answer of a text, for the vote. `trace` is a file for the events, `watch` is called with each.
+    `answer` extracts the answer of a text, for the vote. `trace` is a file for the events; `on_event` is called with
+    each of them. `watch` is the former name of `on_event`.
     """
+    on_event = _renamed(on_event, watch)
     prompts = None if prompt is None else [prompt]
     canvases = None if canvas is None else [canvas]
     if prompts is None and canvases is None:
         prompts = [""]
-    return decode_batch(model, prompts, canvases=canvases, recipe=recipe, answer=answer, trace=trace, watch=watch)[0]
+    return decode_batch(
+        model, prompts, canvases=canvases, recipe=recipe, answer=answer, trace=trace, on_event=on_event
+    )[0]
 
 
 @torch.no_grad()
@@ -67,8 +70,9 @@ def decode_batch(
     seeds: Sequence[int] | None = None,
     answer: Answer | Sequence[Answer] | None = None,
     trace: str | Path | None = None,
-    watch: Watch | None = None,
+    on_event: OnEvent | None = None,
     logprobs: int | None = None,
+    watch: OnEvent | None = None,
 ) -> list[Result]:
     """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place).
 
@@ -76,9 +80,10 @@ def decode_batch(
     written, and of so many most probable ones beside each.
     """
     began = time.perf_counter()
+    on_event = _renamed(on_event, watch)
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
-    if logprobs is not None and trace is None and watch is None:
-        raise InputError("logprobs has no effect where nobody listens", "give trace or watch, or leave it out")
+    if logprobs is not None and trace is None and on_event is None:
+        raise InputError("logprobs has no effect without events", "give trace or on_event, or leave it out")
     rows = layout(model, prompts, canvases, recipe)
     asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
     if len(asked) != len(rows):
@@ -86,13 +91,12 @@ def decode_batch(
     keys = _keys(recipe, seeds, len(rows))
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
     moments: list[tuple[Tensor, Resampled | None]] = []
-    with ExitStack() as stack:
-        tell = _listeners(stack, model, trace, watch)
-        if tell:
-            tell(_start_event(denoiser, rows, recipe, keys, search.particles))
+    with traces.recording(model, trace, on_event) as record:
+        if record:
+            record(traces.start_event(denoiser, rows, recipe, keys, search.particles))
         for moment in _walk(denoiser, state, sampler, search, rules, logprobs is not None):
-            if tell:
-                tell(traces.step_event(moment, denoiser.head, logprobs))
+            if record:
+                record(traces.step_event(moment, denoiser.head, logprobs))
             moments.append((moment.entropy, moment.resampled))
             state, tally = moment.state, moment.tally
         particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments))
@@ -113,8 +117,8 @@ def decode_batch(
             )
             for place, winner in enumerate(chosen.tolist())
         ]
-        if tell:
-            tell(_end_event(results, search.choose))
+        if record:
+            record(traces.end_event(results, search.choose))
     return results
 
 
@@ -144,6 +148,14 @@ def _walk(
     if keeps:
         return engine.walk(denoiser, state, sampler, search, rules, keeps=True)
     return walk(denoiser, state, sampler, search, rules)
+
+
+def _renamed(on_event: OnEvent | None, watch: OnEvent | None) -> OnEvent | None:
+    """The callback, under its name or its former one."""
+    if watch is None:
+        return on_event
+    warnings.warn("watch is now called on_event", DeprecationWarning, stacklevel=3)
+    return watch
 
 
 def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> None:
@@ -240,62 +252,3 @@ def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[
                 f"answer gave a {type(one).__name__}", "give what can be compared: a text, a number, a tuple"
             )
     return found
-
-
-# --- events that only a whole decode knows ---------------------------------------------------------------------------
-
-
-def _listeners(stack: ExitStack, model: Denoiser, trace: str | Path | None, watch: Watch | None) -> Watch | None:
-    """One function that writes an event to the trace file and hands it to the watcher; None if nobody listens."""
-    if trace is None and watch is None:
-        return None
-    spell = traces.spelling(model.tokenizer, model.vocab)
-    if trace is None:
-        return lambda event: watch(spell(event)) if watch else None
-    try:
-        file = stack.enter_context(Path(trace).open("w", buffering=1, encoding="utf-8"))  # noqa: SIM115
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        raise InputError(
-            f"cannot write the trace {str(trace)!r}", getattr(error, "strerror", None) or str(error)
-        ) from None
-
-    def tell(event: Event) -> None:
-        event = spell(event)
-        file.write(json.dumps(event) + "\n")
-        if watch is not None:
-            watch(event)
-
-    return tell
-
-
-def _start_event(denoiser: Denoiser, rows: Sequence[Canvas], recipe: Recipe, seeds: list[int], particles: int) -> Event:
-    return {
-        "event": "start",
-        "version": traces.VERSION,
-        "model": denoiser.name,
-        "recipe": recipe.to_dict(),
-        "seeds": seeds,
-        "particles": particles,
-        "mask": denoiser.vocab.mask,
-        "canvases": [row.tokens for row in rows],
-        "given": [row.given for row in rows],
-    }
-
-
-def _end_event(results: Sequence[Result], choose: str) -> Event:
-    everyone = [particle for result in results for particle in result.particles]
-    return {
-        "event": "end",
-        "choose": choose,
-        "chosen": [result.chosen for result in results],
-        "path_entropy": [particle.path_entropy for particle in everyone],
-        "log_prob": traces.finite(particle.log_prob for particle in everyone),
-        "surprise": traces.finite(particle.surprise for particle in everyone),
-        "texts": [particle.text for particle in everyone],
-        "steps": [particle.steps for particle in everyone],
-        "calls": [result.calls for result in results],
-        "evaluations": [result.evaluations for result in results],
-        "log_evidence": [result.log_evidence for result in results],
-        "lineages": [result.lineages for result in results],
-        "seconds": results[0].seconds,
-    }

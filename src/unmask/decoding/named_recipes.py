@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from unmask.decoding.recipe import KINDS, Recipe
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import SETTINGS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -69,14 +70,14 @@ def _shipped(name: str, table: Table, task: Table, parts: tuple[Table, Table]) -
     """Settings of the model, then of the task, then of the row, then of the search."""
     takes = " ".join(one.get("takes", "") for one in (table, *parts)).split()
     settings = {**table.get("all", {}), **{key: task[key] for key in takes}}
-    settings |= {key: value for one in parts for key, value in one.items() if key in KINDS}
+    settings |= {key: value for one in parts for key, value in one.items() if key in SETTINGS}
     return Shipped(
         name,
         _about(table, task, parts, settings),
         table["model"],
         chat=task.get("chat", False),
         needs=NEEDS.get(settings["sampler"], ()),
-        settings={key: settings[key] for key in KINDS if key in settings},
+        settings={key: settings[key] for key in SETTINGS if key in settings},
         prompted=table.get("prompted", True),
     )
 

@@ -131,6 +131,7 @@ def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampl
         raise SettingError(
             f"{many(sampler.steps, 'step is', 'steps are')} fewer than the {blocks} blocks",
             "raise steps or block_length",
+            setting="steps",
         )
 
 

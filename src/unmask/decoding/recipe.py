@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
-import math
-import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
+from inspect import Parameter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.core.beliefs import Draw
 from unmask.core.state import Vocab
 from unmask.core.step import Rules
+from unmask.decoding import settings as table
+from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, Setting, parse
 from unmask.errors import SettingError, unknown
-from unmask.samplers import SAMPLERS, Sampler
-from unmask.search import SEARCHES, Search
+from unmask.samplers import Sampler
+from unmask.search import Search
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,12 +28,38 @@ else:
     import tomli as tomllib
 
 
+class Own(Mapping[str, Any]):
+    """Settings that are no fields of a Recipe: a mapping that cannot be changed, and has a hash."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+
 @dataclass(frozen=True)
 class Recipe:
-    """None means the default of the chosen sampler or search; a setting that has no effect on them is an error."""
+    """None means the default of the chosen sampler or search; a setting that has no effect on them is an error.
 
-    sampler: str = "confidence"
-    search: str = "vanilla"
+    `sampler` and `search` are names of the registries, or functions like those that the registries hold. Settings that
+    are no fields, of such functions or of one sampler alone, stand in `settings`; they may be given by name as well.
+    """
+
+    sampler: str | Callable[..., Sampler] = "confidence"
+    search: str | Callable[..., Search] = "vanilla"
     # what is decoded
     length: int | None = None  # positions to generate after a prompt
     seed: int = 0
@@ -61,9 +88,6 @@ class Recipe:
     cap: float | None = None
     eta: float | None = None
     rule: str | None = None
-    draft: float | None = None
-    reveal: int | None = None
-    loops: int | None = None
     eps: float | None = None
     alg_temp: float | None = None
     # settings of searches
@@ -82,89 +106,168 @@ class Recipe:
     choose: str | None = None
     beams: int | None = None
     candidates: int | None = None
+    # settings of samplers, searches, potentials and choosers that have no field here
+    settings: Mapping[str, Any] = Own({})
 
-    def __post_init__(self) -> None:
-        if str(self.sampler) not in SAMPLERS:
-            raise unknown("sampler", self.sampler, SAMPLERS)
-        if str(self.search) not in SEARCHES:
-            raise unknown("search", self.search, SEARCHES)
-        for name, value in self.to_dict().items():
-            object.__setattr__(self, name, _checked(name, value))
-        for name in self.to_dict():
-            if name in SPECIFIC and name not in [*settings(SAMPLERS[self.sampler]), *settings(SEARCHES[self.search])]:
-                who = " or ".join(other for registry in (SAMPLERS, SEARCHES) for other in takers(name, registry))
-                what = f"{name} has no effect on sampler {self.sampler} with search {self.search}"
-                raise SettingError(what, f"leave it out, or use {who}")
-        sampler = self.build_sampler()
+    if not TYPE_CHECKING:  # a type checker knows the fields; every other setting of the registries may be named, too
+
+        def __init__(self, sampler: Any = "confidence", search: Any = "vanilla", **values: Any) -> None:
+            own = values.pop("settings", {})
+            if not isinstance(own, Mapping):
+                raise SettingError(f"settings is {own!r}", "give names and values", setting="settings")
+            for name in own.keys() & values.keys():
+                raise SettingError(f"{name} is given twice", "leave one out", setting=name)
+            values |= {"sampler": sampler, "search": search, **own}
+            for field in fields(Recipe):
+                object.__setattr__(self, field.name, values.pop(field.name, field.default))
+            object.__setattr__(self, "settings", Own({k: v for k, v in values.items() if v is not None}))
+            self._check_values()
+            self._check_together()
+
+    def _check_values(self) -> None:
+        """Give every setting its exact type; refuse one that is unknown, out of range or without effect."""
+        for kind, registry in table.registries().items():
+            entry = getattr(self, kind)
+            if callable(entry):  # an entry of the registry has the name that it has there
+                names = [name for name, build in registry.table.items() if build is entry]
+                object.__setattr__(self, kind, names[0] if names else entry)
+            elif str(entry) not in registry.table:
+                raise unknown(kind, entry, registry.table, setting=kind)
+        taken, own = self._taken, dict(self.settings)
+        given = {name: value for name, value in self.to_dict().items() if name not in ("sampler", "search")}
+        rows = SETTINGS if given.keys() <= SETTINGS.keys() else {**table.known(), **taken}
+        for name, value in given.items():
+            if name not in rows:
+                raise unknown("setting", name, [*rows, *ALIASES], setting=name)
+            checked = rows[name].check(value)
+            if name in own:
+                own[name] = checked
+            else:
+                object.__setattr__(self, name, checked)
+        object.__setattr__(self, "settings", Own(own))
+        for name in given:
+            if not rows[name].general and name not in taken:
+                who = " or ".join(table.takers(name))
+                what = f"{name} has no effect on sampler {self.name('sampler')} with search {self.name('search')}"
+                raise SettingError(what, f"leave it out, or use {who}", setting=name)
+
+    def _check_together(self) -> None:
+        """Refuse settings that exclude each other."""
+        sampler, name = self.build_sampler(), self.name("sampler")
         if self.scope == "block" and sampler.block_length is None:
-            raise SettingError("scope block needs blocks", "give a block_length, or use scope region")
+            raise SettingError("scope block needs blocks", "give a block_length, or use scope region", setting="scope")
         if self.temperature == 0 and not sampler.filters and (self.top_k is not None or self.top_p is not None):
-            what = f"top_k and top_p have no effect on sampler {self.sampler} at temperature 0"
-            raise SettingError(what, "give a temperature")
+            what = f"top_k and top_p have no effect on sampler {name} at temperature 0"
+            raise SettingError(what, "give a temperature", setting="top_k" if self.top_p is None else "top_p")
         if self.fill_tail and sampler.revises:
-            raise SettingError(
-                f"fill_tail has no effect on sampler {self.sampler}, which may reopen an EOS", "leave it out"
-            )
+            what = f"fill_tail has no effect on sampler {name}, which may reopen an EOS"
+            raise SettingError(what, "leave it out", setting="fill_tail")
         if self.reopen and (not sampler.scheduled or sampler.revises):
             why = "revises by itself" if sampler.revises else "plans no steps"
-            raise SettingError(f"reopen does not go with sampler {self.sampler}, which {why}", "leave it out")
+            what = f"reopen does not go with sampler {name}, which {why}"
+            raise SettingError(what, "leave it out", setting="reopen")
         if self.fill_tail and self.reopen:
-            raise SettingError("fill_tail does not go with reopen, which may reopen an EOS", "leave one out")
+            what = "fill_tail does not go with reopen, which may reopen an EOS"
+            raise SettingError(what, "leave one out", setting="fill_tail")
         if self.cache_block is not None:
             self.check_cache()
         if self.weight == "time" and self.potential in ("path", "both"):
-            raise SettingError(f"potential {self.potential} counts every state the same", "use weight step")
+            what = f"potential {self.potential} counts every state the same"
+            raise SettingError(what, "use weight step", setting="potential")
         self.build_search()
 
     def check_cache(self) -> None:
         """Refuse a prefix cache where masks could come back into the part that is not computed."""
         if self.build_sampler().revises or self.reopen:
-            who = "reopen" if self.reopen else f"sampler {self.sampler}"
-            raise SettingError(
-                f"a prefix cache does not go with {who}, which may mask positions before the block",
-                "state entropy would leave them out; leave one of them out",
-            )
+            who = "reopen" if self.reopen else f"sampler {self.name('sampler')}"
+            what = f"a prefix cache does not go with {who}, which may mask positions before the block"
+            hint = "state entropy would leave them out; leave one of them out"
+            raise SettingError(what, hint, setting="cache_block")
 
     # --- what it stands for ---
 
+    def name(self, kind: str) -> str:
+        """The name of the sampler or of the search, also where that is a function of a user's own."""
+        entry = getattr(self, kind)
+        return entry if isinstance(entry, str) else getattr(entry, "__name__", type(entry).__name__)
+
+    def get(self, name: str) -> Any:
+        """The value of a setting, also of one that has no field; None where it is the sampler's or search's default."""
+        return self.settings[name] if name in self.settings else getattr(self, name, None)
+
     def build_sampler(self) -> Sampler:
-        """The sampler with its settings."""
-        return SAMPLERS[self.sampler](**self._given(SAMPLERS[self.sampler]))
+        """The sampler with its settings; made once."""
+        return self._sampler
 
     def build_search(self) -> Search:
-        """The search with its settings."""
-        return SEARCHES[self.search](**self._given(SEARCHES[self.search]))
+        """The search with its settings; made once."""
+        return self._search
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        made: Sampler = self._built("sampler")
+        return made
+
+    @cached_property
+    def _search(self) -> Search:
+        made: Search = self._built("search")
+        return made
+
+    def _build(self, kind: str) -> Callable[..., Any]:
+        entry = getattr(self, kind)
+        build: Callable[..., Any] = entry if callable(entry) else table.registries()[kind].table[entry]
+        return build
+
+    def _built(self, kind: str) -> Any:
+        build, given = self._build(kind), {}
+        for name, one in table.parameters(build).items():
+            value = self.get(name)
+            if value is not None:
+                given[name] = value
+            elif one.default is Parameter.empty:
+                raise SettingError(f"{kind} {self.name(kind)} needs {name}", "give it", setting=name)
+        return build(**given)
+
+    @property
+    def _taken(self) -> dict[str, Setting]:
+        """The settings that its sampler and search take."""
+        found = {}
+        for kind, registry in table.registries().items():
+            for one in table.parameters(self._build(kind)).values():
+                found[one.name] = table.row_of(one, self.name(kind), registry.group)
+        return found
 
     def build_rules(self, vocab: Vocab, width: int) -> Rules:
         """The rest, with token names resolved and ids checked against the model's vocabulary."""
         if (self.fill_tail or self.skip_tail) and not vocab.eos:
-            raise SettingError("this model has no EOS token", "leave fill_tail and skip_tail out")
+            name = "fill_tail" if self.fill_tail else "skip_tail"
+            raise SettingError("this model has no EOS token", "leave fill_tail and skip_tail out", setting=name)
         ban, late = (_ids(name, getattr(self, name), vocab, width) for name in ("ban", "late"))
         if len(set(ban) - {vocab.mask}) >= width - (vocab.mask < width):
-            raise SettingError("every token is banned", "leave at least one")
+            raise SettingError("every token is banned", "leave at least one", setting="ban")
         draw = Draw(self.temperature, self.top_k, self.top_p, ban)
         return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope, self.weight)
-
-    def _given(self, build: Callable[..., Any]) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in settings(build) if getattr(self, name) is not None}
 
     # --- to and from the outside ---
 
     def replace(self, **changes: Any) -> Recipe:
         """A new Recipe with these settings."""
-        return dataclasses.replace(self, **changes)
+        names = {field.name for field in fields(self)}
+        own = {name: value for name, value in changes.items() if name not in names}
+        kept = {name: value for name, value in changes.items() if name in names}
+        return dataclasses.replace(self, **{"settings": {**self.settings, **own}, **kept})
 
     def to_dict(self) -> dict[str, Any]:
         """The settings that differ from the defaults, and always sampler and search."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name in ("sampler", "search") or getattr(self, field.name) != field.default
-        }
+        found: dict[str, Any] = {kind: self.name(kind) for kind in ("sampler", "search")}
+        for field in fields(self)[2:-1]:
+            if getattr(self, field.name) != field.default:
+                found[field.name] = getattr(self, field.name)
+        return {**found, **self.settings}
 
     def to_text(self) -> str:
         """`sampler=eb search=smc bound=0.1`: one line that `from_text` reads back."""
-        return " ".join(f"{name}={shlex.quote(_plain(value))}" for name, value in self.to_dict().items())
+        return " ".join(f"{name}={shlex.quote(_spelled(value))}" for name, value in self.to_dict().items())
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict())
@@ -178,11 +281,9 @@ class Recipe:
         found: dict[str, Any] = {}
         for given, value in values.items():
             name = ALIASES.get(given, given)
-            if name not in KINDS:
-                raise unknown("setting", given, [*KINDS, *ALIASES])
             if name in found:
-                raise SettingError(f"{name} is given twice", "leave one out")
-            found[name] = SAMPLER_ALIASES.get(str(value), value) if name == "sampler" else value
+                raise SettingError(f"{name} is given twice", "leave one out", setting=name)
+            found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" and isinstance(value, str) else value
         return cls(**found)
 
     @classmethod
@@ -195,9 +296,9 @@ class Recipe:
         values: dict[str, Any] = {}
         for name, sign, value in (part.partition("=") for part in parts):
             if not sign:
-                raise SettingError(f"{name!r} is no setting", "write name=value")
+                raise SettingError(f"{name!r} is not a setting", "write name=value")
             if name in values:
-                raise SettingError(f"{name} is given twice", "leave one out")
+                raise SettingError(f"{name} is given twice", "leave one out", setting=name)
             values[name] = parse(ALIASES.get(name, name), value)
         return cls.from_dict(values)
 
@@ -215,62 +316,12 @@ class Recipe:
         return cls.from_dict(read_settings(path))
 
 
-# --- what the settings may be ----------------------------------------------------------------------------------------
-
-KINDS: dict[str, str] = {field.name: str(field.type) for field in fields(Recipe)}
-
-ALIASES = {
-    "max_new_tokens": "length",
-    "gen_length": "length",
-    "cfg_scale": "guidance",
-    "remasking": "sampler",
-    "alg": "rule",
-    "num_particles": "particles",
-}
-SAMPLER_ALIASES = {"low_confidence": "confidence", "random": "uniform"}
-
-CHOICES = {"scope": ("region", "block"), "weight": ("step", "time")}
-
-# name: (lowest, highest, whether the lowest itself is allowed)
-RANGES: dict[str, tuple[float, float, bool]] = {
-    **dict.fromkeys(("length", "steps", "block_length", "cache_block", "reveal", "top_k"), (1, 2**31, True)),
-    "loops": (0, 2**31, True),
-    **dict.fromkeys(("particles", "every", "beams", "candidates", "islands"), (1, 2**31, True)),
-    **dict.fromkeys(("temperature", "select_temperature", "alg_temp", "guidance"), (0, 1e9, True)),  # 1e9: flat
-    **dict.fromkeys(("bound", "decay", "eta"), (0, math.inf, True)),
-    "strength": (0, 1e100, True),  # beyond it weights overflow
-    **dict.fromkeys(("factor", "cap"), (0, math.inf, False)),
-    **dict.fromkeys(("threshold", "draft", "after", "until", "reopen"), (0, 1, True)),
-    "temper": (0, 100, True),
-    **dict.fromkeys(("top_p", "target", "below"), (0, 1, False)),
-    "eps": (0, 0.5, False),
-    "seed": (-(2**63), 2**63 - 1, True),
-}
-
-
-def settings(build: Callable[..., Any]) -> list[str]:
-    """The names that a sampler or search takes."""
-    return list(inspect.signature(build).parameters)
-
-
-SPECIFIC = {name for build in [*SAMPLERS.values(), *SEARCHES.values()] for name in settings(build)}
-
-
-def takers(name: str, registry: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
-    """The samplers or searches that take this setting, each with its default."""
-    return {
-        who: inspect.signature(build).parameters[name].default
-        for who, build in registry.items()
-        if name in settings(build)
-    }
-
-
 def read_settings(path: str | Path) -> dict[str, Any]:
     """The names and values of a .toml or .json file, before they are a Recipe."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingError(f"cannot read the recipe {str(path)!r}", str(reason)) from None
     return _table(json.loads, text, "JSON") if Path(path).suffix == ".json" else _table(tomllib.loads, text, "TOML")
 
@@ -279,60 +330,17 @@ def _table(read: Callable[[str], Any], text: str, layout: str) -> dict[str, Any]
     try:
         values = read(text)
     except (ValueError, RecursionError) as error:
-        raise SettingError(f"the recipe is no {layout}", str(error).splitlines()[0]) from None
+        raise SettingError(f"the recipe is not {layout}", str(error).splitlines()[0]) from None
     if not isinstance(values, dict):
         raise SettingError("a recipe is a table of names and values", f"this {layout} is a {type(values).__name__}")
     return values
 
 
-def parse(name: str, text: str) -> Any:
-    """A value of the setting `name` from text."""
-    kind = KINDS.get(name, "str")
-    try:
-        if kind.startswith("tuple"):
-            return tuple(part for part in text.split(",") if part)
-        if kind.startswith("bool"):
-            return {"true": True, "false": False}[text.lower()]
-        return int(text) if kind.startswith("int") else float(text) if kind.startswith("float") else text
-    except (ValueError, KeyError):
-        kind = kind.split(" ")[0]
-        way_out = {"int": "give a whole number", "float": "give a number", "bool": "give true or false"}
-        raise SettingError(f"{name}={text} is no {kind}", way_out[kind]) from None
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value with its exact type, or an error that says what is allowed."""
-    kind = KINDS[name].split(" ")[0].split("[")[0]
-    if kind == "tuple":
-        values = (value,) if isinstance(value, int | str) else value
-        if not isinstance(values, tuple | list) or not all(type(v) in (int, str) for v in values):
-            raise SettingError(f"{name} is {value!r}", "give token ids, or eos")
-        return tuple(int(v) if re.fullmatch(r"-?[0-9]{1,18}", str(v)) else v for v in values)
-    if kind == "float" and type(value) is int and abs(value) <= 2**63:
-        value = float(value)
-    if type(value).__name__ != kind:
-        raise SettingError(f"{name} is {value!r}", f"give {'an' if kind == 'int' else 'a'} {kind}")
-    if name in CHOICES and value not in CHOICES[name]:
-        raise unknown(name, value, CHOICES[name])
-    if name in RANGES:
-        low, high, closed = RANGES[name]
-        what = f"{name} is {value:{'d' if kind == 'int' else 'g'}}"
-        if not (value >= low if closed else value > low):
-            raise SettingError(what, f"it must be {'at least' if closed else 'above'} {low}")
-        if value > high or value == math.inf:
-            most = high if isinstance(high, int) else f"{high:.15g}"
-            raise SettingError(what, f"it must be {'finite' if high == math.inf else f'at most {most}'}")
-    return value
-
-
-def _plain(value: Any) -> str:
-    return (
-        ",".join(map(str, value))
-        if isinstance(value, tuple)
-        else str(value).lower()
-        if isinstance(value, bool)
-        else str(value)
-    )
+def _spelled(value: Any) -> str:
+    """A value as `from_text` reads it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _ids(name: str, tokens: tuple[int | str, ...], vocab: Vocab, width: int) -> tuple[int, ...]:
@@ -341,10 +349,10 @@ def _ids(name: str, tokens: tuple[int | str, ...], vocab: Vocab, width: int) -> 
     for token in tokens:
         if token == "eos":
             if not vocab.eos:
-                raise SettingError(f"{name} names eos, but this model has no EOS token", "give ids")
+                raise SettingError(f"{name} names eos, but this model has no EOS token", "give ids", setting=name)
             found.extend(vocab.eos)
         elif isinstance(token, int) and 0 <= token < width:
             found.append(token)
         else:
-            raise SettingError(f"{name} holds {token!r}", f"give ids from 0 to {width - 1}, or eos")
+            raise SettingError(f"{name} holds {token!r}", f"give ids from 0 to {width - 1}, or eos", setting=name)
     return tuple(found)

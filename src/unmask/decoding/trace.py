@@ -1,8 +1,9 @@
-"""Moments -> JSONL events, and back: every canvas, the ancestry and the path entropies of a walk.
+"""A walk -> JSONL events, and back: every canvas, the ancestry and the path entropies.
 
-Three kinds of event. `start`: what is decoded, one canvas a prompt. `step`: what one turn of the loop did. `end`: what
-came out. Rows are `prompt * particles + particle`, columns count from a row's first real token, entropies are bits.
-A trace is complete: replaying it needs no model, and `words` has the strings of tokens as they first come up.
+There are three kinds of event. `start` holds the inputs, one canvas per prompt. `step` holds the changes of one step.
+`end` holds the results. Rows are `prompt * particles + particle`, columns count from a row's first real token, and
+entropies are bits. A trace is complete: replaying it needs no model. `words` gives the string of each token at its
+first appearance.
 """
 
 from __future__ import annotations
@@ -11,32 +12,53 @@ import codecs
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask.core.denoiser import Head, Tokenizer
+from unmask.core.denoiser import Denoiser, Head, Tokenizer
 from unmask.core.entropy import bits
 from unmask.core.state import Vocab
 from unmask.core.step import Moment
+from unmask.decoding.prompt import Canvas
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.result import Result
 from unmask.errors import InputError, many
 
 VERSION = 1
 Event = dict[str, Any]
+OnEvent = Callable[[Event], None]
+Logprob = list[Any]  # [log-probability of the token, [[token, log-probability], …] of the most probable ones]
 ROWS = 256  # positions whose logits are held at a time
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
+def start_event(denoiser: Denoiser, rows: Sequence[Canvas], recipe: Recipe, seeds: list[int], particles: int) -> Event:
+    """The inputs of a decode."""
+    return {
+        "event": "start",
+        "version": VERSION,
+        "model": denoiser.name,
+        "recipe": recipe.to_dict(),
+        "seeds": seeds,
+        "particles": particles,
+        "mask": denoiser.vocab.mask,
+        "canvases": [row.tokens for row in rows],
+        "given": [row.given for row in rows],
+    }
+
+
 def step_event(moment: Moment, head: Head | None = None, top: int | None = None) -> Event:
-    """One turn of the loop.
+    """One step.
 
     `h`: state entropy of each row's input, before resampling; null without masks. `ancestors`: the row whose contents
     each row took, if there was a resampling. `changes`: [row, column, token, entropy of the position]. With `top`,
-    `logprobs` has for each change [log-probability, [[token, log-probability], …]]: so many most probable tokens.
+    `logprobs` has for each change [log-probability, [[token, log-probability], …]] with the `top` most probable tokens.
     """
     state, k = moment.state, moment.state.particles
     event: Event = {"event": "step", "step": moment.step, "h": numbers(bits(moment.entropy))}
@@ -67,8 +89,51 @@ def step_event(moment: Moment, head: Head | None = None, top: int | None = None)
     return event
 
 
+def end_event(results: Sequence[Result], choose: str) -> Event:
+    """The results of a decode, particle by particle, and the particle that was chosen for each prompt."""
+    particles = [particle for result in results for particle in result.particles]
+    return {
+        "event": "end",
+        "choose": choose,
+        "chosen": [result.chosen for result in results],
+        "path_entropy": [particle.path_entropy for particle in particles],
+        "log_prob": finite(particle.log_prob for particle in particles),
+        "surprise": finite(particle.surprise for particle in particles),
+        "texts": [particle.text for particle in particles],
+        "steps": [particle.steps for particle in particles],
+        "calls": [result.calls for result in results],
+        "evaluations": [result.evaluations for result in results],
+        "log_evidence": [result.log_evidence for result in results],
+        "lineages": [result.lineages for result in results],
+        "seconds": results[0].seconds,
+    }
+
+
+@contextmanager
+def recording(model: Denoiser, path: str | Path | None, on_event: OnEvent | None) -> Iterator[OnEvent | None]:
+    """A function that writes events, with their words, to a file and passes them to `on_event`; None without either."""
+    spell = spelling(model.tokenizer, model.vocab)
+    if path is None:
+        yield None if on_event is None else lambda event: on_event(spell(event))
+        return
+    try:
+        file = Path(path).open("w", buffering=1, encoding="utf-8")  # noqa: SIM115
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot write the trace {str(path)!r}", reason) from None
+
+    def record(event: Event) -> None:
+        event = spell(event)
+        file.write(json.dumps(event) + "\n")
+        if on_event is not None:
+            on_event(event)
+
+    with file:
+        yield record
+
+
 def spelling(tokenizer: Tokenizer, vocab: Vocab) -> Callable[[Event], Event]:
-    """A function that adds `words` to an event: [token, its string] for each token that no event before it had."""
+    """A function that adds `words` to an event: [token, its string] for each token that no earlier event had."""
     known = {vocab.mask}
 
     def spell(event: Event) -> Event:
@@ -86,16 +151,16 @@ def _tokens(event: Event) -> set[int]:
 
 
 def _word(tokenizer: Tokenizer, vocab: Vocab, token: int) -> str:
-    """What a token is in the middle of a text: some tokenizers write no blank before the first."""
+    """The string of a token in the middle of a text: some tokenizers omit the blank before the first token."""
     once, twice = tokenizer.decode([token]), tokenizer.decode([token, token])
     if not once:
         return "⟨eos⟩" if token in vocab.eos else f"⟨{token}⟩"
     return (twice.removeprefix(once) if twice.startswith(once) else "") or once
 
 
-def _logprobs(head: Head, hidden: Tensor, tokens: Tensor, top: int) -> list[Any]:  # hidden [C, D], tokens [C]
-    """[natural log-probability of the token, those of the most probable ones]; a token outside the head has null."""
-    found: list[Any] = []
+def _logprobs(head: Head, hidden: Tensor, tokens: Tensor, top: int) -> list[Logprob]:  # hidden [C, D], tokens [C]
+    """Natural log-probabilities of the tokens and of the most probable ones; null for a token outside the head."""
+    found: list[Logprob] = []
     for some, chosen in zip(torch.split(hidden, ROWS), torch.split(tokens, ROWS), strict=True):
         logs = head.logits(some).log_softmax(1)  # [R, V]
         inside = chosen < head.width
@@ -112,7 +177,7 @@ def numbers(values: Tensor) -> list[float | None]:
 
 
 def finite(values: Iterable[float]) -> list[float | None]:
-    """Floats for JSON; what is not finite is null."""
+    """Floats for JSON; null for a value that is not finite."""
     return [value if math.isfinite(value) else None for value in values]
 
 
@@ -120,7 +185,7 @@ def finite(values: Iterable[float]) -> list[float | None]:
 
 
 def load(path: str | Path) -> list[Event]:
-    """The events of a trace file. The line with which a failed stream of `/v1/paths` ends is an event `error`."""
+    """The events of a trace file; the last line of a failed `/v1/paths` stream becomes an event `error`."""
     try:
         data = Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
@@ -137,7 +202,7 @@ def load(path: str | Path) -> list[Event]:
 
 
 def _whole(lines: list[bytes]) -> list[bytes]:
-    """Without what follows the last newline, and without a last line that was cut, as a killed decode leaves it."""
+    """The lines without trailing blank ones, and without a last line that a killed decode left incomplete."""
     while len(lines) > 1 and not lines[-1].strip():
         lines.pop()
     return lines[:-1] if len(lines) > 1 and not lines[-1].rstrip().endswith(b"}") else lines
@@ -166,32 +231,57 @@ def ending(events: Sequence[Event]) -> str | None:
         return None
     after = f"after {many(steps, 'step')}"
     if last["event"] == "error":
-        said = last["error"].get("message") if isinstance(last.get("error"), dict) else None
-        return f"it failed {after}: {said or 'no reason is given'}"
+        reason = last["error"].get("message") if isinstance(last.get("error"), dict) else None
+        return f"it failed {after}: {reason or 'no reason is given'}"
     return f"it breaks off {after}, without an end"
 
 
 def _started(events: Iterable[Event]) -> Iterator[Event]:
-    """The events, if they begin as a trace does."""
+    """The events, after a check that the first one is a start."""
     for number, event in enumerate(events):
         if number == 0 and event.get("event") != "start":
             raise InputError("these events do not begin with a start", "give all events of a trace, as `load` does")
         yield event
 
 
+class Canvases:
+    """The canvas of every row, with the log-probabilities of its tokens, after the events applied so far."""
+
+    def __init__(self) -> None:
+        self.mask = -1
+        self.rows: list[list[int]] = []
+        self.logprobs: list[dict[int, Logprob]] = []  # by column
+
+    def apply(self, event: Event) -> None:
+        """Apply one event; an `end` or `error` changes nothing."""
+        if event["event"] == "start":
+            self.mask = event["mask"]
+            self.rows = [list(canvas) for canvas in event["canvases"] for _ in range(event["particles"])]
+            self.logprobs = [{} for _ in self.rows]
+        elif event["event"] == "step":
+            if "ancestors" in event:
+                self.rows = [list(self.rows[ancestor]) for ancestor in event["ancestors"]]
+                self.logprobs = [dict(self.logprobs[ancestor]) for ancestor in event["ancestors"]]
+            logs = event.get("logprobs", [None] * len(event["changes"]))
+            for (row, column, token, _), log in zip(event["changes"], logs, strict=True):
+                self.rows[row][column] = token
+                if log is not None:
+                    self.logprobs[row][column] = log
+
+    @property
+    def masked(self) -> int:
+        """How many positions are masked, in all rows."""
+        return sum(row.count(self.mask) for row in self.rows)
+
+
 def replay(events: Iterable[Event]) -> Iterator[list[list[int]]]:
     """The canvases of all rows: the first ones, then those after each step."""
-    rows: list[list[int]] = []
+    canvases = Canvases()
     for event in _started(events):
-        if event["event"] == "start":
-            rows = [list(canvas) for canvas in event["canvases"] for _ in range(event["particles"])]
-        elif event["event"] == "step":
-            rows = [list(rows[ancestor]) for ancestor in event.get("ancestors", range(len(rows)))]
-            for row, column, token, _ in event["changes"]:
-                rows[row][column] = token
-        else:
+        if event["event"] not in ("start", "step"):
             return
-        yield [list(row) for row in rows]
+        canvases.apply(event)
+        yield [list(row) for row in canvases.rows]
 
 
 def lineages(events: Iterable[Event]) -> list[list[float | None]]:
@@ -221,15 +311,15 @@ def ancestry(events: Iterable[Event]) -> list[list[int]]:
 
 
 class Parts:
-    """Called with the events of a batch, one after the other -> those of each prompt, as they would be alone."""
+    """Splits the events of a batch, in order, into the events that each prompt would have alone."""
 
     def __init__(self) -> None:
         self.particles, self.steps = 1, [0]
         self.words: dict[int, str] = {}  # the strings of all tokens so far
-        self.spelt: list[set[int]] = []  # for each prompt, the tokens whose strings it was given
+        self.spelt: list[set[int]] = []  # for each prompt, the tokens whose strings it has
 
     def __call__(self, event: Event) -> list[Event | None]:
-        """One for each prompt; None where a prompt took no step."""
+        """One event per prompt; None for a prompt that took no step."""
         self.words.update((token, word) for token, word in event.get("words", []))
         if event["event"] == "start":
             self.particles, prompts = event["particles"], len(event["canvases"])
@@ -244,7 +334,7 @@ class Parts:
         return [None if part is None else self._with_words(part, place) for place, part in enumerate(found)]
 
     def _with_words(self, part: Event, place: int) -> Event:
-        """With the strings of the tokens that are new to this prompt."""
+        """The event with the strings of the tokens that are new to this prompt."""
         new = sorted((_tokens(part) & self.words.keys()) - self.spelt[place])
         self.spelt[place].update(new)
         plain = {name: value for name, value in part.items() if name != "words"}
@@ -254,7 +344,7 @@ class Parts:
         return slice(place * self.particles, (place + 1) * self.particles)
 
     def _changes(self, event: Event) -> list[list[tuple[list[Any], Any]]]:
-        """For each prompt its changes, rows counted from its own first one, with their log-probabilities."""
+        """The changes of each prompt with their log-probabilities; rows count from the prompt's first row."""
         found: list[list[tuple[list[Any], Any]]] = [[] for _ in event["calls"]]
         logs = event.get("logprobs") or [None] * len(event["changes"])
         for (row, *rest), log in zip(event["changes"], logs, strict=True):
@@ -284,5 +374,5 @@ class Parts:
 
 
 def _at(event: Event, place: int, names: Iterable[str]) -> Event:
-    """These lists with what they have at one place."""
+    """The named lists, each cut to its entry at one place."""
     return {name: [event[name][place]] for name in names}

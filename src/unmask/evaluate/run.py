@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unmask.core.denoiser import Denoiser
-from unmask.decoding.decode import Result, Watch, decode_batch
+from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.prompt import Text, from_prompt
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.batch import size as rows_at_once
 from unmask.evaluate.rows import Row, Rows
@@ -109,7 +110,7 @@ def run(
     batch: int | None = None,
     insist: bool = False,
     on_rows: Callable[[list[Row]], None] = lambda rows: None,
-    on_event: Watch | None = None,
+    on_event: OnEvent | None = None,
 ) -> list[Row]:
     """Every question decoded and graded, but for the numbers in `done`; number i has the seed recipe.seed + i.
 
@@ -146,7 +147,7 @@ def resume(
     *,
     batch: int | None = None,
     insist: bool = False,
-    on_event: Watch | None = None,
+    on_event: OnEvent | None = None,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """`run` what a file of rows lacks; each batch is stored at once, then `on_rows` gets rows done and rows in all."""
@@ -177,14 +178,14 @@ def _decoded(
     part: Sequence[Question],
     given: Sequence[list[int]],
     recipe: Recipe,
-    on_event: Watch | None,
+    on_event: OnEvent | None,
 ) -> list[Result]:
     seeds = [recipe.seed + one.number for one in part]
     if task.puzzle is not None:
-        return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, watch=on_event)
+        return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, on_event=on_event)
     votes = recipe.build_search().choose in ASKS
     answers = [_reader(task, one.example) for one in part] if votes else None
-    return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, watch=on_event)
+    return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, on_event=on_event)
 
 
 def _reader(task: Task, example: Example) -> Callable[[str], str | None]:

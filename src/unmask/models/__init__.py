@@ -10,16 +10,15 @@ from pathlib import Path
 import torch
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
-from unmask.errors import InputError, ModelError, unknown
+from unmask.errors import InputError, ModelError, first_line, unknown
 from unmask.models.files.checkpoint import DTYPES, PICKLES, Progress, read_json
-from unmask.models.files.hub import MODEL, TOKENIZER, download, is_hub_id
+from unmask.models.files.hub import MODEL, TOKENIZER, download, is_hub_id, local
 from unmask.models.files.pretrained import FAMILIES, family_of, from_directory
-from unmask.models.made.table import Table
-from unmask.models.made.words import words
+from unmask.models.made.table import Table, words
 from unmask.models.tokenizers import Numbers, read_tokenizer
 from unmask.models.transformer import random_transformer
 
-WEIGHTS = Path(__file__).parent / "weights"  # of the models that come with the package
+WEIGHTS = Path(__file__).parent / "weights"  # of the bundled models
 __all__ = [
     "FAMILIES",
     "MODELS",
@@ -54,7 +53,7 @@ def text(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32)
     return from_directory(WEIGHTS / "text", torch.device(device), dtype, name="text")
 
 
-EMBEDDED = ("sudoku", "countdown", "text")  # names of the models in WEIGHTS
+BUNDLED = ("sudoku", "countdown", "text")  # names of the models in WEIGHTS
 MODELS: dict[str, Callable[..., Denoiser]] = {
     "sudoku": sudoku,
     "countdown": countdown,
@@ -149,11 +148,9 @@ def _name(given: object) -> str:
 
 def _directory(name: str, revision: str | None = None, files: list[str] = MODEL) -> Path:
     """A directory as it is; a hub id downloaded."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if revision is not None:
-            raise InputError(f"revision has no effect on the directory {name!r}", "leave it out")
-        return path
+    path, here = Path(name).expanduser(), local(name, revision)
+    if here is not None:
+        return here
     if path.suffix in PICKLES and path.is_file():
         raise ModelError(f"{name!r} is a pickle, which can run code", "see `unmask convert` for Lightning checkpoints")
     if path.exists():
@@ -182,8 +179,8 @@ def on_device(name: str, device: str | torch.device) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch raises any of them
-        said = str(error).splitlines()[0].split(". ")[0][:100]
-        raise ModelError(f"cannot load {name} on {device}", f"{said}; cpu is always there") from None
+        reason = first_line(error).split(". ")[0]
+        raise ModelError(f"cannot load {name} on {device}", f"{reason}; cpu is always there") from None
     if place.type == "meta":
         raise ModelError("the device meta holds no numbers", "give cpu, or a GPU like cuda")
     return place

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unmask.core.denoiser import Denoiser
 from unmask.core.state import State, begin
+from unmask.errors import first_line
 from unmask.models.cache import Cached
 from unmask.models.transformer import Transformer
 
@@ -39,7 +40,7 @@ def check(denoiser: Denoiser, seed: int = 0) -> list[Verdict]:
         try:
             held, detail = law(_Bench(denoiser, seed))
         except Exception as error:  # an adapter can fail in any way; the verdict says how
-            held, detail = False, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            held, detail = False, f"{type(error).__name__}: {first_line(error)}"
         verdicts.append(Verdict(name, held, detail))
     return verdicts
 

@@ -1,4 +1,4 @@
-"""How much memory is free, and the most that was used: on a device and on the host."""
+"""How much memory is free, and the most that was used, on a device and on the host."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import torch
+
+from unmask.errors import ModelError
+from unmask.models.network import Shape, parameter_shapes
 
 GIB = 2**30
 
@@ -23,8 +26,18 @@ def free(device: torch.device) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def check_room(what: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse a network that the device has no room for."""
+    need, left = sum(map(torch.Size.numel, parameter_shapes(shape).values())) * dtype.itemsize, free(device)
+    if need > left:
+        raise ModelError(
+            f"{what} needs {need / GIB:.1f} GiB on {device}, {left / GIB:.1f} are free",
+            "take a smaller model, a smaller dtype or another device",
+        )
+
+
 def host_peak() -> int:
     """The most bytes that this process held in the host's memory, pages of mapped files included."""
-    import resource  # there is none on Windows, which has all the rest
+    import resource  # not on Windows, which has the rest
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

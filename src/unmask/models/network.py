@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -238,6 +240,13 @@ class Network(nn.Module):
 def _table(rows: int, width: int) -> nn.Embedding:
     """An embedding whose weights are yet to be written: to draw them would even load torch's compiler."""
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+
+
+@cache
+def parameter_shapes(shape: Shape) -> Mapping[str, torch.Size]:
+    """Name -> shape of every parameter of such a network, which is not built in memory."""
+    with torch.device("meta"):
+        return {name: parameter.shape for name, parameter in Network(shape).named_parameters()}
 
 
 def empty(shape: Shape, device: str | torch.device, dtype: torch.dtype) -> Network:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +14,14 @@ from torch import Tensor
 
 from unmask.core.denoiser import Head, Tokenizer
 from unmask.core.state import State, Vocab
-from unmask.errors import InputError, ModelError
-from unmask.models.files.hub import download, is_hub_id
-from unmask.models.tokenizers import Message, Numbers
+from unmask.errors import InputError, ModelError, guarded
+from unmask.models.files.hub import download, is_hub_id, local
+from unmask.models.tokenizers import Numbers
 
 # The classes with a head come first: some checkpoints offer their bare backbone as AutoModel.
 CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
 TOKENIZER = ("tokenizer_config.json", "tokenizer.json")  # without either there is none
+FILES = ["*.json", "*.py", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
 LIMITS = ("max_position_embeddings", "max_sequence_length", "model_length")
 RENAMED = (4, 56)  # the version of transformers in which torch_dtype became dtype
 
@@ -69,22 +68,18 @@ class Remote:
 
 @dataclass(frozen=True, eq=False)
 class RemoteTokenizer:
-    """A tokenizer of transformers, used as `tokens.Pieces`: no token is added to what a text says."""
+    """A tokenizer of transformers, used like a FileTokenizer: no token is added to what a text says."""
 
     inner: Any
 
     def encode(self, text: str) -> list[int]:
-        try:
+        with guarded(f"the tokenizer cannot read {text[:40]!r}", InputError):
             return [int(token) for token in self.inner.encode(text, add_special_tokens=False)]
-        except Exception as error:  # code of the checkpoint raises what it likes
-            raise InputError(f"the tokenizer cannot read {text[:40]!r}", _reason(error)) from None
 
     def decode(self, ids: list[int]) -> str:
         known = [i for i in ids if 0 <= i < self.size]
-        try:
+        with guarded(f"the tokenizer cannot write {known[:8]}", InputError):
             return str(self.inner.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-        except Exception as error:
-            raise InputError(f"the tokenizer cannot write {known[:8]}", _reason(error)) from None
 
     @property
     def template(self) -> str | None:
@@ -95,15 +90,13 @@ class RemoteTokenizer:
         """One more than the highest id."""
         return max(self.inner.get_vocab().values(), default=-1) + 1
 
-    def chat(self, messages: Sequence[Message]) -> str:
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
         if self.template is None:
-            raise InputError("this model has no chat template", "leave chat out and write the prompt as it should be")
+            raise InputError("this model has no chat template", "leave chat out and write the whole prompt")
         turns = [dict(message) for message in messages]
-        try:
+        with guarded("the chat template refuses these messages", InputError):
             return str(self.inner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
-        except Exception as error:
-            raise InputError("the chat template refuses these messages", _reason(error)) from None
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -118,16 +111,19 @@ def from_remote_code(
     revision: str | None,
     shift: bool,
 ) -> Remote:
-    """The model of a directory or hub id, by the code that comes with it; `dtype` None is the model's own."""
+    """The model of a directory or hub id, by its own code; `dtype` None is the model's own."""
     try:
         transformers: Any = importlib.import_module("transformers")
     except ImportError:
         raise ModelError("trust_remote_code needs transformers", "pip install 'unmask[remote]'") from None
-    place = _place(name, revision)
+    here = local(name, revision)
+    if here is None and not is_hub_id(name):
+        raise ModelError(f"there is no directory {name!r}", "give a directory or a hub id")
+    place = str(here or download(name, revision, FILES))  # its code too
     warnings.warn(f"the code of {name} runs with your rights: trust_remote_code", UserWarning, stacklevel=3)
     source: dict[str, Any] = {"trust_remote_code": True, "revision": revision or "main"}
     kind = "dtype" if _version(transformers) >= RENAMED else "torch_dtype"
-    with _guarded(name):
+    with guarded(f"cannot load {name} by its own code"):
         config = transformers.AutoConfig.from_pretrained(place, **source)
         offered = getattr(config, "auto_map", None) or {}
         best = next((cls for cls in CLASSES if cls in offered), CLASSES[0])
@@ -146,37 +142,8 @@ def from_remote_code(
     return Remote(model, Vocab(mask, eos, pad), Head(width), words, name, device, _limit(config), shift)
 
 
-def _place(name: str, revision: str | None) -> str:
-    """The directory that transformers is given; a hub id is downloaded, its code too."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if revision is not None:
-            raise InputError(f"revision has no effect on the directory {name!r}", "leave it out")
-        return str(path)
-    if not is_hub_id(name):
-        raise ModelError(f"there is no directory {name!r}", "give a directory or a hub id")
-    return str(download(name, revision, ["*.json", "*.py", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]))
-
-
 def _version(transformers: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in str(transformers.__version__).split(".")[:2])
-
-
-@contextmanager
-def _guarded(name: str) -> Iterator[None]:
-    """Whatever goes wrong inside is one line."""
-    try:
-        yield
-    except OSError as error:  # a file that is not there, no network, no such model
-        raise ModelError(f"cannot load {name}", _reason(error)) from None
-    except (Exception, SystemExit) as error:  # code of the checkpoint raises what it likes
-        raise ModelError(f"the code of {name} failed", _reason(error)) from None
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of an error that says something."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)[:200]
 
 
 def _rows(model: Any, config: Any) -> int | None:
@@ -213,7 +180,7 @@ def _ids(field: str, sources: Sequence[Any], below: int | None) -> tuple[int, ..
 
 def _probe(name: str, model: Any, mask: int, device: torch.device) -> int:
     """The number of logits, from a canvas of one mask."""
-    with _guarded(name), torch.no_grad():
+    with guarded(f"cannot load {name} by its own code"), torch.no_grad():
         logits = getattr(model(input_ids=torch.tensor([[mask]], device=device)), "logits", None)
     if not isinstance(logits, Tensor):
         raise ModelError(f"{name}: the model gives no logits", "its code must offer a class with a language head")

@@ -1,34 +1,39 @@
-"""Tokenizers: tokenizer.json, or vocab.json with merges.txt, and the checkpoint's chat template; ids where none is."""
+"""Tokenizers: of single characters, of ids, and of files (tokenizer.json, or vocab.json with merges.txt)."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer as Fast
+from unmask.errors import InputError, ModelError, guarded
+from unmask.models.files.checkpoint import inside, read_bytes, read_json
 
-from unmask.errors import InputError, ModelError, UnmaskError
-from unmask.models.files.checkpoint import inside, read_bytes, read_json, said
-
-Message = Mapping[str, str]
-LONGEST = 1 << 24  # characters of a rendered chat
-# How Qwen2 cuts text before merging, digits one by one; Dream has it in code, not in a file.
+# How Qwen2 splits text before merging, digits one by one; Dream has it in code, not in a file.
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+
+@dataclass(frozen=True)
+class Characters:
+    """Every character of the alphabet is a token; its place is its id."""
+
+    alphabet: str
+
+    def encode(self, text: str) -> list[int]:
+        ids = [self.alphabet.find(character) for character in text]
+        if -1 in ids:
+            strange = text[ids.index(-1)]
+            raise InputError(f"{strange!r} is not a character of this model", f"it knows {self.alphabet!r}")
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(self.alphabet[i] if 0 <= i < len(self.alphabet) else "_" for i in ids)
 
 
 @dataclass(frozen=True)
@@ -49,20 +54,20 @@ class Numbers:
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class FileTokenizer:
     """A tokenizer from files. No token is added to what a text says; a chat template writes its own."""
 
-    fast: Fast
+    fast: Any  # tokenizers.Tokenizer
     template: str | None = None
     names: Mapping[str, str] = field(default_factory=dict)  # bos_token and the like -> their texts
 
     def encode(self, text: str) -> list[int]:
-        with _no_panic(InputError, f"the tokenizer cannot read {text[:40]!r}"):
+        with guarded(f"the tokenizer cannot read {text[:40]!r}", InputError):
             return list(self.fast.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: list[int]) -> str:
         known = [i for i in ids if 0 <= i < self.size]
-        with _no_panic(InputError, f"the tokenizer cannot write {known[:8]}"):
+        with guarded(f"the tokenizer cannot write {known[:8]}", InputError):
             return str(self.fast.decode(known, skip_special_tokens=True))
 
     @cached_property
@@ -78,83 +83,19 @@ class Pieces:
             return None
         return None if found is None else int(found)
 
-    def chat(self, messages: Sequence[Message]) -> str:
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
         if self.template is None:
-            raise InputError("this model has no chat template", "leave chat out and write the prompt as it should be")
-        try:
-            pieces, length = [], 0
-            for piece in _sandbox().from_string(self.template).generate(**_given(messages), **self.names):
-                pieces.append(piece)
-                length += len(piece)
-                if length > LONGEST:
-                    raise InputError("the chat template does not end", "the checkpoint is damaged")
-        except InputError:
-            raise
-        except Exception as error:  # a template can cause any
-            raise InputError("the chat template refuses these messages", said(error)) from None
-        return "".join(pieces)
+            raise InputError("this model has no chat template", "leave chat out and write the whole prompt")
+        from unmask.models.chat import render  # jinja2 is loaded by the first chat
 
-
-def _given(messages: Sequence[Message]) -> dict[str, Any]:
-    """What templates of the hub expect to find."""
-    turns = [dict(message) for message in messages]
-    return {"messages": turns, "add_generation_prompt": True, "tools": None, "documents": None}
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which products and sums of texts and numbers stay small."""
-
-    intercepted_binops = frozenset({"*", "**", "+"})
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        sizes = [len(part) if isinstance(part, str | list | tuple) else part for part in (left, right)]
-        if operator == "**" or any(isinstance(size, int) and abs(size) > LONGEST for size in sizes):
-            raise jinja2.TemplateError(f"what {operator} makes may be too large")
-        if operator == "*" and all(isinstance(size, int) for size in sizes) and abs(sizes[0] * sizes[1]) > LONGEST:
-            raise jinja2.TemplateError("a product too large")
-        return super().call_binop(context, operator, left, right)
-
-
-def _sandbox() -> _Sandbox:
-    """No attribute that starts with an underscore, no change to what it is given, no long range."""
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """As templates of the hub call it."""
-    few = min(indent, 8) if isinstance(indent, int) else None
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=few, separators=separators, sort_keys=sort_keys)
-
-
-class _Generation(Extension):
-    """{% generation %} marks what an assistant says, for training; here it is written like all the rest."""
-
-    tags = {"generation"}  # noqa: RUF012 - as jinja declares it
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(str(message))
+        return render(self.template, messages, self.names)
 
 
 # --- from files ------------------------------------------------------------------------------------------------------
 
 
-def read_tokenizer(directory: Path) -> Pieces | None:
+def read_tokenizer(directory: Path) -> FileTokenizer | None:
     """The tokenizer of a checkpoint; None where it has none."""
     settings = read_json(directory, "tokenizer_config.json") or {}
     name, text = "tokenizer.json", read_bytes(directory, "tokenizer.json")
@@ -164,24 +105,15 @@ def read_tokenizer(directory: Path) -> Pieces | None:
             return None
         parts = _from_parts(directory, merges.decode(errors="replace"), settings)
         name, text = "vocab.json with merges.txt", json.dumps(parts).encode()
-    with _no_panic(ModelError, f"{name} is no tokenizer"):
+    from tokenizers import Tokenizer as Fast  # loaded with the first tokenizer
+
+    with guarded(f"{name} is not a tokenizer"):
         fast = Fast.from_buffer(text)
         fast.no_padding()
         fast.no_truncation()
         if getattr(fast.model, "dropout", None):  # for training: it would cut the same text differently each time
             fast.model.dropout = None
-    return Pieces(fast, _template(directory, settings), _names(directory, settings))
-
-
-@contextmanager
-def _no_panic(kind: type[UnmaskError], message: str) -> Iterator[None]:
-    """The library raises plain Exceptions, and panics that are none."""
-    try:
-        yield
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
-            raise
-        raise kind(message, said(error)) from None
+    return FileTokenizer(fast, _template(directory, settings), _names(directory, settings))
 
 
 def _from_parts(directory: Path, merges: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from unmask.core.denoiser import Head, Tokenizer
 from unmask.core.state import State, Vocab
 from unmask.models.network import Kept, Network, Pair, Shape, empty
-from unmask.models.text import Characters
+from unmask.models.tokenizers import Characters
 
 
 @dataclass(frozen=True, eq=False)

@@ -98,7 +98,7 @@ def pc(
     if background is None:
         own = "give background text for the model text, and so for sudoku and countdown"
         way_out = f"{own}; for others `unmask frequencies TEXT --model MODEL -o FILE` makes one"
-        raise SettingError("pc needs a background table", way_out)
+        raise SettingError("pc needs a background table", way_out, setting="background")
     return Reveal(
         scores.Positional(backgrounds.load(background), decay, cap),
         counts.quota,
@@ -114,7 +114,7 @@ P2_RULES = ("self-planning", "fresh-draw")
 def p2(steps: int | None = None, eta: float = 1.0, rule: str = "self-planning") -> Sampler:
     """P2: proposes everything anew and masks the least certain again; rule self-planning, or fresh-draw (Open-dLLM)."""
     if rule not in P2_RULES:
-        raise unknown("rule of p2", rule, P2_RULES)
+        raise unknown("rule of p2", rule, P2_RULES, setting="rule")
     return P2(steps, eta, fresh=rule == "fresh-draw")
 
 
@@ -143,12 +143,14 @@ def dream(
     rule is maskgit_plus, entropy or topk_margin, on a time grid down to eps (0.001); or confidence_threshold (0.9).
     """
     if rule not in DREAM_RULES:
-        raise unknown("rule of dream", rule, DREAM_RULES)
+        raise unknown("rule of dream", rule, DREAM_RULES, setting="rule")
     carries = rule == "confidence_threshold"
     if threshold is not None and not carries:
-        raise SettingError(f"threshold has no effect on rule {rule}", "use rule confidence_threshold")
+        raise SettingError(
+            f"threshold has no effect on rule {rule}", "use rule confidence_threshold", setting="threshold"
+        )
     if eps is not None and carries:
-        raise SettingError(f"eps has no effect on rule {rule}", "leave it out")
+        raise SettingError(f"eps has no effect on rule {rule}", "leave it out", setting="eps")
     if carries:
         count: counts.Count = counts.Examine(0.9 if threshold is None else threshold)
     else:

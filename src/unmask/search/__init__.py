@@ -238,20 +238,24 @@ def smc(
     _known("choose", choose, CHOOSERS)
     if target is not None and (strength is not None or temper):
         other = "strength" if strength is not None else "temper"
-        raise SettingError(f"{other} and target exclude each other", "target solves the strength by itself")
+        raise SettingError(
+            f"{other} and target exclude each other", "target solves the strength by itself", setting=other
+        )
     if target is not None and below is not None:
         raise SettingError(
-            "target and below exclude each other", "target brings the effective sample size to one value"
+            "target and below exclude each other",
+            "target brings the effective sample size to one value",
+            setting="target",
         )
     if reopen and potential in ("likelihood", "both"):
         why = "reopening takes unlikely tokens out of the log-probability that it weighs by"
-        raise SettingError(f"reopen does not go with potential {potential}", f"{why}; use another")
+        raise SettingError(f"reopen does not go with potential {potential}", f"{why}; use another", setting="reopen")
     if after > until:
-        raise SettingError(f"after is {after} and until {until}", "give after below until")
+        raise SettingError(f"after is {after} and until {until}", "give after below until", setting="after")
     if particles % islands:
         fewer = particles // islands * islands
         hint = f"give {f'{fewer} or ' if fewer else ''}{fewer + islands}"
-        raise SettingError(f"{many(particles, 'particle')} cannot make {islands} islands", hint)
+        raise SettingError(f"{many(particles, 'particle')} cannot make {islands} islands", hint, setting="particles")
     strength = 5.0 if strength is None else strength
     return Search(
         particles,
@@ -273,7 +277,7 @@ def smc(
 
 def _known(name: str, value: str, registry: Mapping[str, object]) -> str:
     if value not in registry:
-        raise unknown(name, value, registry)
+        raise unknown(name, value, registry, setting=name)
     return value
 
 

@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from unmask.decoding.trace import Event
+from unmask.decoding.trace import Canvases, Event
 from unmask.server.answer import Said, Writer, logprobs, number, path, said, whole
 from unmask.server.batcher import Batcher, Done, Heard, Job, late
 from unmask.server.limits import Refusal, refusal
 from unmask.server.request import Order
-from unmask.server.stream import Follow, Settled, sse
+from unmask.server.stream import Settled, sse
 
 PENDING = 10_000  # events that a reader may be behind
 Found = TypeVar("Found")
@@ -30,7 +30,7 @@ class Visit:
         self.loop = asyncio.get_running_loop()
         self.box: asyncio.Queue[tuple[int, Heard]] = asyncio.Queue()
         self.deadline = time.monotonic() + batcher.limits.seconds
-        self.follows = [Follow(choice, order.model.vocab) for choice in order.choices]
+        self.canvases = [Canvases() for _ in order.choices]
         listens = events or order.stream or order.logprobs is not None
         self.jobs = [self._job(index, listens) for index in range(len(order.choices))]
 
@@ -101,13 +101,13 @@ class Visit:
             if isinstance(heard, Done):
                 found[index] = self.said(index, heard)
             else:
-                self.follows[index].hear(heard)
+                self.canvases[index].apply(heard)
         return writer.answer([found[index] for index in range(len(self.jobs))])
 
     def said(self, index: int, done: Done) -> Said:
         """One choice, and its tokens counted."""
         order = self.order
-        one = said(order, order.choices[index], done, self.follows[index] if order.logprobs is not None else None)
+        one = said(order, order.choices[index], done, self.canvases[index])
         self.batcher.metrics.add("unmask_tokens_total", one.decided, kind="shown")
         return one
 
@@ -115,7 +115,9 @@ class Visit:
         """Chunks as OpenAI sends them: text as it settles, or the events of a search and then its text."""
         try:
             found: dict[int, Said] = {}
-            settled = [Settled(one, self.order.model.tokenizer, self.order.stop) for one in self.follows]
+            order = self.order
+            pairs = zip(order.choices, self.canvases, strict=True)
+            settled = [Settled(choice, canvases, order.model, order.stop) for choice, canvases in pairs]
             async for index, heard in self._from(first):
                 for chunk in self._chunks(writer, index, heard, settled[index], found):
                     yield sse(chunk)
@@ -131,9 +133,9 @@ class Visit:
         self, writer: Writer, index: int, heard: Event | Done, settled: Settled, found: dict[int, Said]
     ) -> list[dict[str, Any]]:
         """What one thing that a job says becomes."""
-        order, follow = self.order, self.follows[index]
+        order = self.order
         if not isinstance(heard, Done):
-            follow.hear(heard)
+            self.canvases[index].apply(heard)
             chunks = [writer.chunk(index, role=True)] if order.chat and heard["event"] == "start" else []
             if not order.settles:
                 return [*chunks, writer.chunk(index, unmask={"event": clean(heard, order, index)})]

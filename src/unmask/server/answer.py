@@ -11,10 +11,11 @@ from typing import Any
 
 from unmask._version import __version__
 from unmask.decoding.decode import Result
+from unmask.decoding.trace import Canvases
 from unmask.server.batcher import Done
 from unmask.server.puzzle import Riddle
 from unmask.server.request import Choice, Order
-from unmask.server.stream import Follow, Spelling, Tokens, cut, visible
+from unmask.server.stream import Spelling, Tokens, cut, visible
 
 MARK = f"unmask-{__version__}"  # the system_fingerprint
 
@@ -31,7 +32,7 @@ class Said:
     done: Done
 
 
-def said(order: Order, choice: Choice, done: Done, follow: Follow | None) -> Said:
+def said(order: Order, choice: Choice, done: Done, canvases: Canvases) -> Said:
     """What a result says: up to the end of the sequence, or to a stop sequence."""
     result, mask = done.result, order.model.vocab.mask
     columns = visible(result.tokens, choice, order.model.vocab)
@@ -44,7 +45,7 @@ def said(order: Order, choice: Choice, done: Done, follow: Follow | None) -> Sai
         tokens = spelling.tokens(end) if end < len(whole) else tokens
     holes = choice.canvas.tokens.count(mask)
     full = len(columns) >= holes and end == len(whole) and not order.whole
-    logs = {} if follow is None else follow.logs[result.chosen]
+    logs = {} if order.logprobs is None else canvases.logprobs[result.chosen]
     decided = sum(choice.canvas.tokens[at] == mask for at in columns[:tokens])
     return Said(whole[:end], Tokens(spelling, columns, logs), tokens, decided, "length" if full else "stop", done)
 

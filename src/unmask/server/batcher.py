@@ -229,7 +229,7 @@ class Batcher:
             canvases=None if first.prompted else ids,
             recipe=first.recipe,
             seeds=[job.seed for job in batch],
-            watch=self._watch(batch),
+            on_event=self._watch(batch),
             logprobs=max(tops) if tops else None,
         )
 

@@ -1,63 +1,49 @@
-"""The registries and what is usual here -> what a request may choose from: samplers, searches and their settings."""
+"""The registries and the server's defaults -> what a request may choose from: samplers, searches and their settings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
 from typing import Any
 
-from unmask.cli import show
-from unmask.cli.flags import HELP
-from unmask.decoding.recipe import CHOICES, KINDS, RANGES, SPECIFIC, Recipe
-from unmask.models import EMBEDDED
-from unmask.samplers import DREAM_RULES, P2_RULES, SAMPLERS
-from unmask.search import SCHEMES, SEARCHES
-from unmask.search.choosers import CHOOSERS
-from unmask.search.potentials import POTENTIALS
-
-RULES = {"p2": tuple(P2_RULES), "dream": tuple(DREAM_RULES)}
+from unmask.decoding.settings import Setting, describe, explained, known, registries
+from unmask.models import BUNDLED
 
 
 def catalog(usual: Mapping[str, Any]) -> dict[str, Any]:
-    """All that `/v1/recipes` tells; `usual` holds where a request says nothing, as far as it goes with it."""
-    defaults = {field.name: field.default for field in fields(Recipe)}
-    general = [name for name in KINDS if name not in SPECIFIC and name not in ("sampler", "search")]
+    """The body of `/v1/recipes`; `usual` has the server's own defaults, as far as they go with a request."""
+    rows, tables = known(), registries()
+    general = [row for row in rows.values() if row.general and row.name not in ("sampler", "search")]
     return {
-        "samplers": _entries(SAMPLERS, usual),
-        "searches": _entries(SEARCHES, usual),
-        "general": [_setting(name, defaults[name], "", usual) for name in general],
+        "samplers": [_entry(name, build, rows, usual) for name, build in tables["sampler"].table.items()],
+        "searches": [_entry(name, build, rows, usual) for name, build in tables["search"].table.items()],
+        "general": [_setting(row, row.default, "", usual) for row in general],
         "usual": dict(usual),
     }
 
 
-def _entries(registry: Mapping[str, Callable[..., Any]], usual: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found = []
-    for name, build in registry.items():
-        entry = show.entry(name, build, HELP)
-        settings = [_setting(one["name"], one["default"], name, usual) for one in entry["settings"]]
-        found.append({"name": name, "summary": entry["summary"], "more": entry["more"], "settings": settings})
-    return found
-
-
-def _setting(name: str, default: Any, taker: str, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """One setting, as the sampler or search of this name takes it."""
-    kind = KINDS[name].split(" ")[0].split("[")[0]
-    low, high, closed = RANGES.get(name, (-math.inf, math.inf, True))
+def _entry(name: str, build: Any, rows: Mapping[str, Setting], usual: Mapping[str, Any]) -> dict[str, Any]:
+    entry = describe(name, build)
     return {
-        "name": name,
-        "kind": {"tuple": "list"}.get(kind, kind),
-        "default": list(default) if isinstance(default, tuple) else default,
-        "help": HELP[name],
-        "minimum": low if closed and low > -math.inf else None,
-        "above": None if closed else low,
-        "maximum": high if high < math.inf else None,
-        "choices": _choices(name, taker, usual),
+        **entry,
+        "settings": [_setting(rows[one["name"]], one["default"], name, usual) for one in entry["settings"]],
     }
 
 
-def _choices(name: str, taker: str, usual: Mapping[str, Any]) -> list[str] | None:
-    if name == "background":  # a request names no files but the server's own
-        return list(dict.fromkeys([*EMBEDDED, *([usual[name]] if name in usual else [])]))
-    known = {**CHOICES, "potential": POTENTIALS, "scheme": SCHEMES, "choose": CHOOSERS, "rule": RULES.get(taker, ())}
-    return list(known[name]) if name in known else None
+def _setting(row: Setting, default: Any, taker: str, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """One setting, as the sampler or search of this name takes it."""
+    low, high, closed = row.range
+    choices = row.names(taker)
+    if row.name == "background":  # a request names no files but the server's own
+        choices = list(dict.fromkeys([*BUNDLED, *([usual[row.name]] if row.name in usual else [])]))
+    return {
+        "name": row.name,
+        "kind": "list" if row.kind is tuple else row.kind.__name__,
+        "default": list(default) if isinstance(default, tuple) else default,
+        "help": explained(row),
+        "unset": "auto" if row.unset else "off",
+        "minimum": low if closed and low > -math.inf else None,
+        "above": None if closed else low,
+        "maximum": high if high < math.inf else None,
+        "choices": choices,
+    }

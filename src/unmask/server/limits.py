@@ -68,7 +68,7 @@ class Limits:
     def check_steps(self, recipe: Recipe) -> None:
         """Refuse more steps than the longest canvas has positions: they decide nothing and hold up the others."""
         for name in ("steps", "loops"):
-            value = getattr(recipe, name)
+            value = recipe.get(name)
             if value is not None and value > self.length:
                 raise Refusal(413, f"{name} is {value:,}, more than {self.length:,}", f"lower {name}", param=name)
 

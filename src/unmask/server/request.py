@@ -10,17 +10,16 @@ from typing import Any
 from unmask.core.denoiser import Chats
 from unmask.decoding.decode import layout, prepare
 from unmask.decoding.prompt import HOLE, Canvas, Text, encode, from_canvas
-from unmask.decoding.recipe import ALIASES, SAMPLER_ALIASES, SPECIFIC, Recipe, settings
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, SAMPLER_ALIASES, general, takes
 from unmask.errors import InputError, UnmaskError, unknown
-from unmask.models import EMBEDDED, Denoiser
+from unmask.models import BUNDLED, Denoiser
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.server import schemas
 from unmask.server.limits import Limits, Refusal
 from unmask.server.puzzle import Riddle, kind_of, riddle
 from unmask.server.validation import about
-
-USUAL = 64  # positions to generate where neither the request nor the server says how many
 
 
 @dataclass(frozen=True)
@@ -268,18 +267,16 @@ def _settings(body: Body, usual: Mapping[str, Any]) -> dict[str, Any]:
             raise Refusal(400, f"{named[setting]} and {name} mean the same", "leave one out", param=name)
         named[setting] = name
         given[setting] = SAMPLER_ALIASES.get(str(value), value) if setting == "sampler" else value
-    if given.get("background") not in (None, *EMBEDDED, usual.get("background")):
+    if given.get("background") not in (None, *BUNDLED, usual.get("background")):
         said = f"background is {given['background']!r}"
-        raise Refusal(
-            400, said, f"a request may name {', '.join(EMBEDDED)}; a file only the server", param="background"
-        )
+        raise Refusal(400, said, f"a request may name {', '.join(BUNDLED)}; a file only the server", param="background")
     sampler, search = (given.get(name, usual.get(name, usually)) for name, usually in WHO)
     if sampler not in SAMPLERS:
-        raise unknown("sampler", sampler, SAMPLERS)
+        raise unknown("sampler", sampler, SAMPLERS, setting="sampler")
     if search not in SEARCHES:
-        raise unknown("search", search, SEARCHES)
-    takes = {*settings(SAMPLERS[sampler]), *settings(SEARCHES[search])}
-    kept = {name: value for name, value in usual.items() if name not in SPECIFIC or name in takes}
+        raise unknown("search", search, SEARCHES, setting="search")
+    taken = {*takes(SAMPLERS[sampler]), *takes(SEARCHES[search])}
+    kept = {name: value for name, value in usual.items() if general(name) or name in taken}
     return {**kept, **given}
 
 
@@ -295,7 +292,7 @@ def _recipe(given: dict[str, Any], model: Denoiser, prompts: Sequence[Sequence[i
         given.pop("length", None)
     elif given.get("length") is None:
         longest = max(map(len, prompts), default=0)
-        given["length"] = USUAL if model.limit is None else max(1, min(USUAL, model.limit - longest))
+        given["length"] = DEFAULT_LENGTH if model.limit is None else max(1, min(DEFAULT_LENGTH, model.limit - longest))
     top_p = given.pop("top_p", None)
     recipe = Recipe.from_dict(given)
     if top_p is None or Recipe(temperature=1.0, top_p=top_p).top_p == 1:

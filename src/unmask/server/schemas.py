@@ -1,6 +1,7 @@
-"""What a request may hold: OpenAI's fields, and every setting of a Recipe beside them.
+"""The table of settings -> what a request may hold: OpenAI's fields, and every setting of a Recipe.
 
-The OpenAPI document is made of it. Types are checked here; ranges and what goes together by Recipe, with its own words.
+The OpenAPI document is made of it. Types are checked here; Recipe checks ranges and combinations, in its own words.
+Settings of a user's own are in it if they are registered before this module is imported.
 """
 
 from __future__ import annotations
@@ -10,10 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from unmask.cli.flags import HELP
-from unmask.decoding.recipe import ALIASES, CHOICES, KINDS, RANGES
-from unmask.samplers import SAMPLERS
-from unmask.search import SEARCHES
+from unmask.decoding.settings import ALIASES, Setting, explained, known
 
 LENGTHS = ("max_tokens", "max_completion_tokens")  # what clients call `length`
 STOPS = 4  # stop sequences of a request, as at OpenAI
@@ -25,7 +23,7 @@ PUZZLE = "for models of puzzles: a Sudoku of 81 characters, . or 0 for a blank, 
 
 
 class Wire(BaseModel):
-    """An object of a request: no field that nobody knows, no type that is nearly right."""
+    """An object of a request: unknown fields are refused, types are exact."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -73,7 +71,7 @@ class Answered(Ask):
     stop: Stop | None = Field(None, description="the text ends before the first of these")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    # what has no effect
+    # accepted without effect
     user: str | None = Field(None, description="has no effect")
     metadata: dict[str, str] | None = Field(None, description="has no effect")
     store: bool | None = Field(None, description="has no effect: nothing is stored")
@@ -81,7 +79,7 @@ class Answered(Ask):
     safety_identifier: str | None = Field(None, description="has no effect")
     prompt_cache_key: str | None = Field(None, description="has no effect")
     parallel_tool_calls: bool | None = Field(None, description="has no effect: there are no tools")
-    # what only its neutral values are taken of
+    # only the values that change nothing are accepted
     frequency_penalty: float | None = Field(None, description="only 0")
     presence_penalty: float | None = Field(None, description="only 0")
     logit_bias: dict[str, float] | None = Field(None, description="only {}; `ban` forbids tokens")
@@ -97,7 +95,7 @@ class _Completion(Answered):
     )
     puzzle: str | None = Field(None, description=f"{PUZZLE}; a text as prompt means the same there")
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
-        None, description="log-probability of every token when it was decided, and of so many most probable ones"
+        None, description="log-probability of every token when it was decided, and of this many most probable ones"
     )
     echo: bool | None = Field(None, description="only false")
     best_of: int | None = Field(None, description="only 1 or n; the search best-of-n chooses by path entropy")
@@ -106,8 +104,10 @@ class _Completion(Answered):
 class _Chat(Answered):
     messages: Annotated[list[Message], Field(min_length=1)]
     logprobs: bool | None = Field(None, description="log-probability of every token when it was decided")
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(None, description="so many most probable ones, too")
-    # what only its neutral values are taken of
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None, description="this many most probable ones, too"
+    )
+    # only the values that change nothing are accepted
     response_format: dict[str, Any] | None = Field(None, description='only {"type": "text"}')
     tools: list[Any] | None = Field(None, description="only []")
     tool_choice: Any = Field(None, description="only none or auto")
@@ -115,7 +115,7 @@ class _Chat(Answered):
 
 
 class _Paths(Ask):
-    prompt: str | Ids | None = Field(None, description="text or token ids to go on from")
+    prompt: str | Ids | None = Field(None, description="text or token ids to continue")
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     canvas: str | Ids | None = Field(None, description="as in a completion")
     puzzle: str | None = Field(
@@ -134,30 +134,26 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "tool_choice": (("none", "auto"), "leave it out"),
     "modalities": ((["text"],), "leave it out"),
 }
-# fields of OpenAI's that no endpoint here has, or only a chat, with a neutral value
+# fields of OpenAI's that no endpoint here has, or only a chat with a neutral value
 ELSEWHERE = (
     *("tools", "tool_choice", "functions", "function_call", "response_format", "modalities", "audio", "prediction"),
     *("reasoning_effort", "verbosity", "web_search_options", "prompt_cache_retention", "moderation"),
 )
 
 
-def _field(name: str) -> tuple[Any, Any]:
+def _field(row: Setting) -> tuple[Any, Any]:
     """Type and description of a setting."""
-    kind = KINDS[name].split(" ")[0].split("[")[0]
-    found: Any = {"int": int, "float": float, "bool": bool, "str": str, "tuple": list[int | str]}[kind]
-    said: dict[str, Any] = {}
-    if name in RANGES:
-        low, high, closed = RANGES[name]
-        said = {"minimum" if closed else "exclusiveMinimum": low}
-        said |= {} if high == math.inf else {"maximum": high}
-    names = {"sampler": list(SAMPLERS), "search": list(SEARCHES), **{key: list(CHOICES[key]) for key in CHOICES}}
-    if name in names:
-        said = {"enum": names[name]}
-    inner = Annotated[found, Field(json_schema_extra=said)] if said else found
-    return inner | None, Field(None, description=HELP[name])
+    kind: Any = list[int | str] if row.kind is tuple else row.kind
+    low, high, closed = row.range
+    extra: dict[str, Any] = {} if low == -math.inf else {"minimum" if closed else "exclusiveMinimum": low}
+    extra |= {} if high == math.inf else {"maximum": high}
+    if row.choices is not None:
+        extra = {"enum": row.names()}
+    inner = Annotated[kind, Field(json_schema_extra=extra)] if extra else kind
+    return inner | None, Field(None, description=explained(row))
 
 
-SETTINGS: dict[str, Any] = {name: _field(name) for name in KINDS}
+SETTINGS: dict[str, Any] = {name: _field(row) for name, row in known().items()}
 SETTINGS |= {
     alias: (SETTINGS[name][0], Field(None, description=f"the same as {name}")) for alias, name in ALIASES.items()
 }

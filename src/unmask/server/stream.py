@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.core.denoiser import Tokenizer
+from unmask.core.denoiser import Denoiser, Tokenizer
 from unmask.core.state import Vocab
 from unmask.decoding.decode import shown
-from unmask.decoding.trace import Event
+from unmask.decoding.trace import Canvases, Logprob
 from unmask.server.request import Choice
 
 HALF = "\ufffd"  # what a tokenizer writes for a part of a character
-Log = list[Any]  # [log-probability, [[token, log-probability], …]]
 
 
 def sse(data: Any, event: str | None = None) -> bytes:
@@ -72,34 +71,10 @@ def sure(text: str, stops: Sequence[str]) -> int:
     return min(cut(text, stops), len(text) - held)
 
 
-class Follow:
-    """The canvases of a choice and the log-probabilities in them, as its events tell."""
-
-    def __init__(self, choice: Choice, vocab: Vocab) -> None:
-        self.choice, self.vocab = choice, vocab
-        self.rows: list[list[int]] = []
-        self.logs: list[dict[int, Log]] = []
-
-    def hear(self, event: Event) -> None:
-        """One more event."""
-        if event["event"] == "start":
-            self.rows = [list(self.choice.canvas.tokens) for _ in range(event["particles"])]
-            self.logs = [{} for _ in self.rows]
-        elif event["event"] == "step":
-            ancestors = event.get("ancestors", range(len(self.rows)))
-            if "ancestors" in event:
-                self.rows = [list(self.rows[row]) for row in ancestors]
-                self.logs = [dict(self.logs[row]) for row in ancestors]
-            logs = event.get("logprobs", [None] * len(event["changes"]))
-            for (row, column, token, _), log in zip(event["changes"], logs, strict=True):
-                self.rows[row][column] = token
-                self.logs[row][column] = log
-
-    def settled(self) -> list[int]:
-        """The columns of the answer of the only row, as far as nothing before them is open."""
-        canvas, row = self.choice.canvas, self.rows[0]
-        end = next((at for at in range(canvas.given, len(row)) if row[at] == self.vocab.mask), len(row))
-        return visible(row[:end], self.choice, self.vocab)
+def settled(tokens: Sequence[int], choice: Choice, vocab: Vocab) -> list[int]:
+    """The columns of an answer before its first masked position."""
+    end = next((at for at in range(choice.canvas.given, len(tokens)) if tokens[at] == vocab.mask), len(tokens))
+    return visible(tokens[:end], choice, vocab)
 
 
 def visible(tokens: Sequence[int], choice: Choice, vocab: Vocab) -> list[int]:
@@ -113,30 +88,31 @@ class Tokens:
 
     spelling: Spelling
     columns: list[int]
-    logs: Mapping[int, Log]
+    logs: Mapping[int, Logprob]
 
 
 class Settled:
     """What of an answer was sent, and what can be sent now."""
 
-    def __init__(self, follow: Follow, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self.follow, self.stops = follow, stops
-        self.spelling = Spelling(tokenizer)
+    def __init__(self, choice: Choice, canvases: Canvases, model: Denoiser, stops: Sequence[str]) -> None:
+        self.choice, self.canvases, self.vocab, self.stops = choice, canvases, model.vocab, stops
+        self.spelling = Spelling(model.tokenizer)
         self.columns: list[int] = []
         self.text = 0  # characters sent
         self.tokens = 0  # tokens sent
 
     def more(self) -> tuple[str, range]:
         """Text and tokens that have become sure."""
-        columns = self.columns = self.follow.settled()
-        self.spelling.add(self.follow.rows[0][at] for at in columns[len(self.spelling.ids) :])
+        row = self.canvases.rows[0]
+        columns = self.columns = settled(row, self.choice, self.vocab)
+        self.spelling.add(row[at] for at in columns[len(self.spelling.ids) :])
         end = sure(self.spelling.text, self.stops)
         whole = sum(place <= end for place in self.spelling.ends) if end else 0
         return self._sent(end, whole)
 
     @property
     def known(self) -> Tokens:
-        return Tokens(self.spelling, self.columns, self.follow.logs[0])
+        return Tokens(self.spelling, self.columns, self.canvases.logprobs[0])
 
     def rest(self, spelling: Spelling, end: int) -> tuple[str, range]:
         """What is left of the whole answer, which ends there."""

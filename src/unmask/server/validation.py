@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from unmask.decoding.recipe import ALIASES, KINDS
-from unmask.errors import ModelError, UnmaskError
+from unmask.decoding.settings import ALIASES, WORDS, known
+from unmask.errors import ModelError, SettingError, UnmaskError
 from unmask.server import schemas
 from unmask.server.limits import Refusal, refusal
 
@@ -20,20 +20,18 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": schemas.Chat,
     "/v1/paths": schemas.Paths,
 }
-PLAIN = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-COUNT, FLAG = "a whole number", "true or false"
 # field: what it must be
 WANTED: dict[str, str] = {
-    **{name: PLAIN.get(kind.split(" ")[0], "a list of token ids, or eos") for name, kind in KINDS.items()},
+    **{name: WORDS[row.kind] for name, row in known().items()},
     "model": "the name of a model, as text",
     "prompt": "text, token ids, or a list of either that is not empty",
     "canvas": "text, or token ids",
     "puzzle": "text",
     "suffix": "text",
     "messages": "a list of messages that is not empty",
-    **dict.fromkeys(("max_tokens", "max_completion_tokens", "n", "best_of"), COUNT),
-    **dict.fromkeys(("stream", "echo", "store", "parallel_tool_calls"), FLAG),
-    **dict.fromkeys(("frequency_penalty", "presence_penalty"), "a number"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "n", "best_of"), WORDS[int]),
+    **dict.fromkeys(("stream", "echo", "store", "parallel_tool_calls"), WORDS[bool]),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), WORDS[float]),
     "metadata": "an object of texts",
     "stream_options": 'an object like {"include_usage": true}',
     "tool_choice": "none or auto",
@@ -99,7 +97,12 @@ def _inside(name: str, errors: Sequence[Mapping[str, Any]]) -> Refusal:
         return Refusal(400, f"{place}.{last} is not supported", "leave it out", param=name)
     last = outer.pop() if last == "str" else last
     place = place.removesuffix(f".{last}")
-    kinds = {"bool_type": FLAG, "model_type": "an object", "model_attributes_type": "an object", "list_type": "a list"}
+    kinds = {
+        "bool_type": WORDS[bool],
+        "model_type": "an object",
+        "model_attributes_type": "an object",
+        "list_type": "a list",
+    }
     plain = "text, or a list of parts" if last == "content" else kinds.get(found["type"], "text")
     wanted = str(found.get("ctx", {}).get("expected") or plain).replace("False", "false")
     where = f"{place}[{last}]" if isinstance(last, int) else f"{place}.{last}"
@@ -111,7 +114,7 @@ def about(error: UnmaskError, body: BaseModel) -> Refusal:
     if isinstance(error, ModelError):
         return refusal(error)
     given = {name for name in type(body).model_fields if getattr(body, name) is not None}
-    setting = next((word for word in error.message.split(" ")[:2] if word in KINDS), None)
+    setting = error.setting if isinstance(error, SettingError) and error.setting in known() else ""
     names = {word: _called(word, given) for word in ("length", setting) if word}
     said, hint = (
         re.sub(rf"(?<![\w'])(?:the (?=length))?({'|'.join(names)})(?![\w'])", lambda found: names[found[1]], text)

@@ -33,7 +33,7 @@ def read(path: Path) -> list[Example]:
 
 
 def read_problems(path: Path) -> Iterator[Example]:
-    """Lines like `15,44,79,50`, or JSON lines with such an `input`: what the model that comes along can be asked."""
+    """Lines like `15,44,79,50`, or JSON lines with such an `input`: what the bundled model can be asked."""
     found = 0
     for number, line in enumerate(files.unpacked(path).splitlines(), 1):
         if line.strip():
@@ -143,7 +143,7 @@ def strict(text: str, example: Example) -> bool:
 
 
 def right(text: str, example: Example) -> bool:
-    """The whole text is equations that make the target, as the model that comes along writes them."""
+    """The whole text is equations that make the target, as the bundled model writes them."""
     return countdown.fault(text, countdown.parse(example.fields["input"])) is None
 
 
@@ -179,7 +179,7 @@ def ask_dream(example: Example, shots: Sequence[Example]) -> str:
 
 COUNTDOWN = Task(
     name="countdown",
-    about="countdown of three to five numbers for the model that comes along",
+    about="countdown of three to five numbers for the bundled model",
     source=Source("cd3_test.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)"),
     read=read_problems,
     ask=lambda example, shots: str(example.fields["input"]),

@@ -1,4 +1,4 @@
-"""Sudoku of 9 × 9, which the embedded model solves: lines of boards -> verdicts on 81 digits."""
+"""Sudoku of 9 × 9, which the bundled model solves: lines of boards -> verdicts on 81 digits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def solved(example: Example) -> str:
 
 
 def ask(example: Example, shots: Sequence[Example]) -> str:
-    """The board as 81 digits; `sudoku.canvas` makes the embedded model's canvas of it."""
+    """The board as 81 digits; `sudoku.canvas` makes the bundled model's canvas of it."""
     return str(example.fields["input"])
 
 
@@ -73,7 +73,7 @@ def strict(text: str, example: Example) -> bool:
 
 SUDOKU = Task(
     name="sudoku",
-    about="9 × 9 Sudoku for the model that comes along",
+    about="9 × 9 Sudoku for the bundled model",
     source=Source("a file of grantm's Sudoku Exchange puzzle bank on GitHub (public domain), or of your own"),
     read=read,
     ask=ask,

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from unmask.errors import InputError
+from unmask.errors import InputError, ModelError
 
 Messages = list[dict[str, str]]
 
@@ -151,21 +151,10 @@ def located(task: Task, path: str | Path | None) -> Path:
         return Path(path)
     if task.source.repo is None or task.source.file is None:
         raise InputError(f"{task.name} needs a file", f"fetch {task.source.about}")
-    from huggingface_hub import HfApi, constants, hf_hub_download  # only where there is something to download
-    from huggingface_hub.errors import HfHubHTTPError
+    from unmask.models.files.hub import download  # only where there is something to download
 
-    away: Exception | None = None
-    try:  # the library itself would ask again and again
-        HfApi().dataset_info(task.source.repo, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-    except HfHubHTTPError:  # an answer too; the download meets it again
-        pass
-    except Exception as error:  # no network, a proxy, offline mode, no answer in time
-        away = error
     try:
-        there = away is not None
-        return Path(hf_hub_download(task.source.repo, task.source.file, repo_type="dataset", local_files_only=there))
-    except Exception as error:  # networks, disks and agreements fail in many ways
-        reason = away or error
-        said = (str(reason).splitlines() or [""])[0][:120] or type(reason).__name__
+        return download(task.source.repo, files=[task.source.file], kind="dataset") / task.source.file
+    except ModelError as error:
         way_out = f"fetch {task.source.file} of the hub's dataset {task.source.repo} and give it as --data FILE"
-        raise InputError(f"cannot download the file of {task.name} ({said})", way_out) from None
+        raise InputError(error.message, way_out) from None

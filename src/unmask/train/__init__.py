@@ -1,1 +1,1 @@
-"""Training of the embedded models: data, the forward process and its loss, the loop."""
+"""Training of the bundled models: data, the forward process and its loss, the loop."""

@@ -13,17 +13,25 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.core.state import Vocab
-from unmask.errors import ModelError, unknown
-from unmask.models import EMBEDDED
+from unmask.errors import ModelError, first_line, unknown
+from unmask.models import BUNDLED
 from unmask.models import WEIGHTS as SHIPPED
 from unmask.models.families.blueprint import Config
 from unmask.models.families.native import BITS, NATIVE, read
 from unmask.models.files.bits import pack, unpack
-from unmask.models.files.checkpoint import WEIGHTS, fill, read_bytes, read_json, survey
+from unmask.models.files.checkpoint import (
+    WEIGHTS,
+    fill,
+    new_checkpoint,
+    read_bytes,
+    read_json,
+    survey,
+    write_json,
+    write_weights,
+)
 from unmask.models.files.hub import TOKENIZER
-from unmask.models.files.write import new_checkpoint, write_json, write_weights
 from unmask.models.network import Network, Shape, empty
-from unmask.models.text import Characters
+from unmask.models.tokenizers import Characters
 from unmask.models.transformer import Transformer
 
 PLACES = ("embed", "row", "column", "box", "place")
@@ -47,11 +55,11 @@ def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> N
 
 
 def weights_at(name: str) -> Path:
-    """The file of weights that a user means: by its path, by its directory, or by the name of an embedded model."""
-    path = SHIPPED / name if name in EMBEDDED else Path(name).expanduser()
+    """The file of weights that a user means: by its path, by its directory, or by the name of a bundled model."""
+    path = SHIPPED / name if name in BUNDLED else Path(name).expanduser()
     path = path / WEIGHTS if path.is_dir() else path
     if not path.is_file():
-        raise ModelError(f"there is no {str(path)!r}", f"give a {WEIGHTS}, its directory, or {', '.join(EMBEDDED)}")
+        raise ModelError(f"there is no {str(path)!r}", f"give a {WEIGHTS}, its directory, or {', '.join(BUNDLED)}")
     return path
 
 
@@ -87,7 +95,7 @@ def take(network: Network, path: Path) -> None:
     try:
         weights = unpack(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{str(path)!r} cannot be read", str(error).splitlines()[0]) from None
+        raise ModelError(f"{str(path)!r} cannot be read", first_line(error)) from None
     parameters = dict(network.named_parameters())
     fit(path, weights, parameters)
     for name, parameter in parameters.items():

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unmask.errors import InputError, ModelError, unknown
+from unmask.errors import InputError, ModelError, first_line, unknown
 from unmask.models.families.mdlm import log_linear
 from unmask.models.network import Network, empty
 from unmask.train.batches import Ahead, Source
@@ -260,7 +260,7 @@ def _resume(run: _Run, path: Path) -> None:
         run.data, run.plan = (json.loads(notes.get(name, "{}")) for name in ("data", "plan"))
     except (SafetensorError, OSError, ValueError) as error:
         way = f"begin in another DIR; --weights {path.parent} takes what was learned"
-        raise ModelError(f"{str(path)!r} cannot be read ({str(error).splitlines()[0]})", way) from None
+        raise ModelError(f"{str(path)!r} cannot be read ({first_line(error)})", way) from None
     names = [name for name, _ in run.network.named_parameters()]
     for kind, tensors in (("weight.", list(run.network.parameters())), ("average.", run.averages)):
         found = {name.removeprefix(kind): tensor for name, tensor in kept.items() if name.startswith(kind)}
@@ -314,7 +314,7 @@ def _write_state(run: _Run, directory: Path) -> None:
         save_file({name: tensor.contiguous() for name, tensor in kept.items()}, new, about)
         new.rename(directory / STATE)
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"cannot write {str(directory / STATE)!r}", str(error).splitlines()[0]) from None
+        raise ModelError(f"cannot write {str(directory / STATE)!r}", first_line(error)) from None
 
 
 def _averaged(run: _Run) -> Network:

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask.evaluate import chart
-from unmask.evaluate.chart import Curve
+from unmask.report import chart
+from unmask.report.chart import Curve
 
 PLOT = "loss.svg"
 KNOWN = {"event", "step", "seconds"}

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from unmask.errors import InputError
+from unmask.errors import InputError, first_line
 from unmask.models.network import Network
 from unmask.tasks.files import documents
 from unmask.train.batches import Numbers
@@ -112,10 +112,10 @@ def _tokenizer(options: Options) -> Tokenizer:
     try:
         words = Tokenizer.from_file(str(given))
     except Exception as error:  # the library raises nothing more special
-        raise InputError(f"{str(given)!r} is no tokenizer", str(error).splitlines()[0]) from None
+        raise InputError(f"{str(given)!r} is not a tokenizer", first_line(error)) from None
     specials = (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>"))
     if specials != (END, MASK) or sorted(words.get_vocab().values()) != list(range(words.get_vocab_size())):
-        raise InputError(f"{str(given)!r} is no tokenizer of ours", "leave --tokenizer out, and one is made")
+        raise InputError(f"{str(given)!r} is not a tokenizer of ours", "leave --tokenizer out, and one is made")
     if words.get_vocab_size() > int(str(CONFIG["vocabulary"])):
         raise InputError(f"{str(given)!r} has {words.get_vocab_size()} tokens", f"at most {CONFIG['vocabulary']} fit")
     return words

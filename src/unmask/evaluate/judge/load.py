@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from unmask.errors import InputError, ModelError
+from unmask.errors import InputError, ModelError, guarded
 from unmask.evaluate.judge import parts
 from unmask.evaluate.judge.judge import Judge
 from unmask.models import on_device
@@ -59,7 +59,8 @@ def load_judge(
         source["gguf_file"] = path.name
     where = str(path.parent if path.is_file() else path)
     own = torch.float32 if place.type == "cpu" or path.is_file() else "auto"
-    with _quiet(transformers, path.is_file()), _guarded(name):
+    guard = guarded(f"cannot load the judge {name}", but=(torch.OutOfMemoryError,))
+    with _quiet(transformers, path.is_file()), guard:
         words = transformers.AutoTokenizer.from_pretrained(where, **source)
         if parts.is_packed(path):
             model = parts.unpacked(path, transformers, DTYPES[dtype or "float32"])
@@ -135,20 +136,6 @@ def _quiet(transformers: Any, gguf: bool) -> Iterator[None]:
         says.set_verbosity(level)
         if bars:
             says.enable_progress_bar()
-
-
-@contextmanager
-def _guarded(name: str) -> Iterator[None]:
-    """Whatever goes wrong inside is one line."""
-    try:
-        yield
-    except (ModelError, torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:  # the library raises many kinds
-        lines = (line.strip() for line in str(error).splitlines())
-        raise ModelError(
-            f"cannot load the judge {name}", next(filter(None, lines), type(error).__name__)[:200]
-        ) from None
 
 
 def _edges(name: str, words: Any, start: str | None) -> tuple[int, int]:

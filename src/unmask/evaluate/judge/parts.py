@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.errors import InputError, ModelError
 from unmask.evaluate.judge.judge import Judge
 from unmask.models.files.bits import pack, unpack
-from unmask.models.files.write import new_checkpoint, write_json, write_weights
+from unmask.models.files.checkpoint import new_checkpoint, write_json, write_weights
 
 INDEX = "model.safetensors.index.json"
 PACKED = "packed.json"  # its presence says that the weights are in 8 bits

@@ -12,7 +12,8 @@ from typing import Any
 
 from unmask.decoding.likelihood import DRAWS
 from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.recipe import ALIASES, KINDS, Recipe, read_settings
+from unmask.decoding.recipe import Recipe, read_settings
+from unmask.decoding.settings import ALIASES, known
 from unmask.errors import SettingError, unknown
 
 LENGTH = 256  # tokens where neither model_args nor the task say it: what lm-eval's own models take
@@ -78,13 +79,13 @@ def options(model_args: Mapping[str, Any]) -> Options:
             raise SettingError(f"{name} is given twice", "leave one out")
         if name in OPTIONS:
             own[name] = _option(name, value)
-        elif name in KINDS:
+        elif name in known():
             settings[name] = _setting(name, value)
         elif name == "recipe":
             base = _shipped(value)
         else:
-            known = [*OPTIONS, "recipe", *KINDS, *SETTING_NAMES, *NAMES]
-            raise unknown("model_arg", given, known, "see docs/guide/lm-eval.md")
+            names = [*OPTIONS, "recipe", *known(), *SETTING_NAMES, *NAMES]
+            raise unknown("model_arg", given, names, "see docs/guide/lm-eval.md")
     if "pretrained" not in own:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
     settings = {**base, **settings}
@@ -114,7 +115,7 @@ def _option(name: str, value: Any) -> Any:
 
 def _setting(name: str, value: Any) -> Any:
     """A list is written with semicolons, since commas stand between model_args: ban=eos;5."""
-    if KINDS[name].startswith("tuple") and isinstance(value, str):
+    if known()[name].kind is tuple and isinstance(value, str):
         return tuple(part.strip() for part in value.strip("[]").split(";") if part.strip())
     return value
 
@@ -156,11 +157,11 @@ def ask(given: Options, generation_kwargs: Mapping[str, Any], limit: int | None)
     drawn, task = _drawing(task)
     notes, more = [], {}
     for name, value in task.items():
-        known = SETTING_NAMES.get(name, name)
-        if known in KINDS:
-            more[known] = _setting(known, value)
+        setting = SETTING_NAMES.get(name, name)
+        if setting in known():
+            more[setting] = _setting(setting, value)
         elif name not in NEUTRAL:
-            raise unknown("generation_kwargs", name, [*LONGEST, *KINDS, *SETTING_NAMES, "until", "do_sample"])
+            raise unknown("generation_kwargs", name, [*LONGEST, *known(), *SETTING_NAMES, "until", "do_sample"])
         elif value not in NEUTRAL[name]:
             notes.append(f"the task asks for {name}={value}, which has no meaning here and is left out")
     if "temperature" in given.settings:

@@ -25,7 +25,8 @@ from itertools import product
 from typing import Any
 
 from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.recipe import SPECIFIC, Recipe, settings
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import general, takes
 from unmask.errors import InputError, unknown
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
@@ -102,8 +103,8 @@ class Experiment:
         whole = {**self.common, **place.settings, **cell.settings}
         whole |= {name: max(1, round(place.scale * whole[name])) for name in ("steps", "every") if name in whole}
         sampler, search = (whole.get(name, getattr(Recipe, name)) for name in ("sampler", "search"))
-        taken = {*settings(SAMPLERS[sampler]), *settings(SEARCHES[search])}
-        return Recipe.from_dict({name: value for name, value in whole.items() if name in taken or name not in SPECIFIC})
+        taken = {*takes(SAMPLERS[sampler]), *takes(SEARCHES[search])}
+        return Recipe.from_dict({name: value for name, value in whole.items() if name in taken or general(name)})
 
     def beside(self, place: Place) -> dict[str, Settings]:
         """The paper's numbers that stand beside those of a place."""
@@ -116,7 +117,7 @@ class Experiment:
         return None if first is cell else first
 
     def place(self, name: str | None) -> list[Place]:
-        """The place that is asked for; by default all of the embedded models."""
+        """The place that is asked for; by default all of the bundled models."""
         if name is None:
             mine = [place for place in self.places.values() if not place.theirs]
             if not mine:

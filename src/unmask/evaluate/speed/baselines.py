@@ -18,9 +18,9 @@ from torch import Tensor
 
 from unmask.core.denoiser import Denoiser, Head
 from unmask.core.state import State
+from unmask.errors import first_line
 from unmask.models import memory
 from unmask.models.compiled import can_compile
-from unmask.models.files.checkpoint import said
 from unmask.models.transformer import Transformer
 
 Run = Callable[[], Tensor]  # the network on all rows: hidden states [R, L, D]
@@ -76,7 +76,7 @@ def _noted(found: Backbones, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        found.notes.append(f"{what}: {said(error)}")
+        found.notes.append(f"{what}: {first_line(error)}")
 
 
 def eager(model: Denoiser, state: State) -> Run:

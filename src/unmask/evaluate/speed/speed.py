@@ -23,7 +23,8 @@ from unmask.core.state import State
 from unmask.core.step import Moment
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Canvas, from_prompt
-from unmask.decoding.recipe import Recipe, settings
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import takes
 from unmask.errors import InputError, SettingError
 from unmask.evaluate import header
 from unmask.evaluate.speed import baselines, clock
@@ -84,7 +85,7 @@ def stages(repeat: int) -> int:
 
 def other_search(recipe: Recipe, search: str) -> Recipe:
     """The recipe with another search of as many particles, without what is only for its own."""
-    own = {name for build in SEARCHES.values() for name in settings(build)}
+    own = {name for build in SEARCHES.values() for name in takes(build)}
     kept = {name: value for name, value in recipe.to_dict().items() if name not in own}
     return Recipe.from_dict({**kept, "search": search, "particles": recipe.build_search().particles})
 

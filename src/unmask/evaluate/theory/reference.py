@@ -20,7 +20,8 @@ from unmask.core.denoiser import Denoiser, Head
 from unmask.core.entropy import bits
 from unmask.decoding.decode import Result, decode_batch, prepare
 from unmask.decoding.prompt import Canvas, Text, encode
-from unmask.decoding.recipe import Recipe, settings
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import takes
 from unmask.errors import InputError, SettingError, many
 from unmask.evaluate import batch
 from unmask.evaluate.stats import Mean, mean
@@ -155,7 +156,7 @@ def reference(
 
 def _unsearched(recipe: Recipe, draws: int) -> Recipe:
     """The same order with independent paths; any temperature above 0 lets the engine ask for tokens."""
-    nothing = dict.fromkeys(name for build in SEARCHES.values() for name in settings(build))
+    nothing = dict.fromkeys(name for build in SEARCHES.values() for name in takes(build))
     plain = {"temperature": 1.0, "top_k": None, "top_p": None, "fill_tail": False, "length": None}
     return recipe.replace(**{**nothing, **plain, "search": "best-of-n", "particles": draws})
 

@@ -14,14 +14,14 @@ from unmask.core.entropy import BIT, bits
 from unmask.decoding.decode import Result
 from unmask.decoding.recipe import Recipe
 from unmask.errors import SettingError
-from unmask.evaluate import chart
-from unmask.evaluate.chart import Band, Curve
 from unmask.evaluate.rows import to_json
 from unmask.evaluate.stats import Mean, average, mean
 from unmask.evaluate.theory import theory
 from unmask.evaluate.theory.calibrate import Calibration
 from unmask.evaluate.theory.noised import States, join, measure
 from unmask.evaluate.theory.reference import Known, Path, generated, reference
+from unmask.report import chart
+from unmask.report.chart import Band, Curve
 
 TEXTS = 4  # measured and kept at a time: an interrupt loses no more than these
 RANDOM = ("ancestral", "uniform")  # the theory is about random order

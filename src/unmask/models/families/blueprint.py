@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -24,41 +26,56 @@ class Slot:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """All that a config says. What it leaves open (None) the tokenizer or the user must say."""
+    """All that a config specifies. What it leaves open (None) comes from the tokenizer or the user."""
 
     shape: Shape
     slots: Mapping[str, Slot]  # tensor of the checkpoint -> place in the network
     limit: int | None = None
     mask: int | None = None
-    last: int | None = None  # the mask, where neither config nor tokenizer says which it is
+    last: int | None = None  # the mask, where neither config nor tokenizer names it
     eos: tuple[int, ...] = ()
     pad: int | None = None
-    buffers: tuple[str, ...] = ()  # tensors that may be there and are not needed
+    buffers: tuple[str, ...] = ()  # tensors that a checkpoint may have and that are not needed
     copies: Mapping[str, str] = field(default_factory=dict)  # the same, and equal to another tensor
     scales: Mapping[str, str] = field(default_factory=dict)  # matrix in 8 bits -> tensor with its scales
     group: int | None = None  # columns under one scale; None: all of a row
     shift: bool = False  # output i belongs to token i + 1
-    subs: bool = False  # the mask is no part of the distribution
+    subs: bool = False  # the mask is not part of the distribution
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level
 
 
 @dataclass(frozen=True)
+class Published:
+    """A family's files as published, for `unmask fabricate`; `tiny` is the same in a small size."""
+
+    full: Mapping[str, Any]  # config.json
+    tiny: Mapping[str, Any]
+    specials: Mapping[str, Mapping[str, int]]  # size -> text of a special token -> its id
+    template: str | None  # of chats
+    shard: int  # bytes of a file, at most
+
+    @classmethod
+    def of(cls, family: str) -> Published:
+        """From published.json, where `tiny` has only what differs."""
+        path = Path(__file__).with_name("published.json")
+        found = json.loads(path.read_text(encoding="utf-8"))[family]
+        full, specials = found["full"], found.get("specials", {})
+        return cls(full, full | found["tiny"], specials, found.get("template"), found.get("shard", 5 * 10**9))
+
+
+@dataclass(frozen=True)
 class Family:
-    """One layout of checkpoints. `tiny` and `full` are configs as published, for `unmask fabricate`."""
+    """One layout of checkpoints."""
 
     name: str
     about: str
     types: tuple[str, ...]  # values of model_type in config.json
     read: Callable[[Config], Blueprint]
-    tiny: Mapping[str, Any]
-    full: Mapping[str, Any]
-    mask_tokens: tuple[str, ...] = ()  # texts of the mask token, where neither config nor tokenizer says which it is
-    ends: tuple[str, ...] | None = ()  # texts of tokens that end a turn, beside the EOS; None: nothing ends a text
-    specials: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # size -> text -> id, for made tokenizers
-    template: str | None = None  # chat template for made tokenizers
-    shard: int = 5 * 10**9  # bytes of a published file, at most
+    published: Published
+    mask_tokens: tuple[str, ...] = ()  # texts of the mask token, where neither config nor tokenizer names it
+    ends: tuple[str, ...] | None = ()  # texts of tokens that end a turn, besides the EOS; None: nothing ends a text
     borrows: str | None = None  # hub id whose tokenizer it uses, where the checkpoint has none
-    buffers: Callable[[Shape], dict[str, Tensor]] = lambda shape: {}  # what is published beside the weights
+    buffers: Callable[[Shape], dict[str, Tensor]] = lambda shape: {}  # published beside the weights
 
 
 # --- reading a config ------------------------------------------------------------------------------------------------
@@ -96,7 +113,7 @@ class Config:
         return value
 
     def expect(self, **wanted: Any) -> None:
-        """Refuse a variant that this network does not compute; a missing field is the usual variant."""
+        """Refuse a variant that this network does not compute; a missing field is the default variant."""
         for name, value in wanted.items():
             if name in self.values and self.values[name] is not None and self.values[name] != value:
                 raise self._wrong(name, f"only {value!r} is supported")
@@ -123,8 +140,8 @@ class Config:
         return total // parts
 
     def _wrong(self, name: str, way_out: str) -> ModelError:
-        said = reprlib.repr(self.values[name]) if name in self.values else "missing"
-        return ModelError(f"config.json: {name} is {said}", way_out)
+        value = reprlib.repr(self.values[name]) if name in self.values else "missing"
+        return ModelError(f"config.json: {name} is {value}", way_out)
 
 
 # --- where tensors go ------------------------------------------------------------------------------------------------

@@ -9,16 +9,6 @@ from unmask.errors import ModelError
 from unmask.models.families.blueprint import Blueprint, Config, Names, slots
 from unmask.models.network import Shape
 
-TINY = {  # sizes for `unmask fabricate`
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "max_position_embeddings": 256,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "torch_dtype": "float32",
-    "vocab_size": 320,
-}
 TENSORS = Names(
     embed="model.embed_tokens",
     norm="model.norm",

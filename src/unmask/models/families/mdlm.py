@@ -1,11 +1,13 @@
-"""MDLM: config -> Blueprint. Time goes in through adaptive norms; the mask is no part of its distribution (SUBS)."""
+"""MDLM: config -> Blueprint. Time goes in through adaptive norms; the mask is not part of its distribution (SUBS)."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from unmask.models.families.blueprint import Blueprint, Config, Family, Slot
+from unmask.models.families.blueprint import Blueprint, Config, Family, Published, Slot
 from unmask.models.network import Shape
 
 LEFT = 1e-3  # share of a token that is still there at t = 1, so that the noise level is finite
@@ -17,7 +19,7 @@ def log_linear(time: Tensor) -> Tensor:
 
 
 def read(config: Config) -> Blueprint:
-    """The last id is the mask unless config or tokenizer say otherwise; without a time input the noise level is 0."""
+    """The last id is the mask unless config or tokenizer name another; without a time input the noise level is 0."""
     rows, width = config.integer("vocab_size", "vocabulary"), config.integer("hidden_dim", "width")
     heads = config.integer("n_heads", "heads")
     config.divided("hidden_dim and twice n_heads", width, 2 * heads)
@@ -49,55 +51,37 @@ def read(config: Config) -> Blueprint:
 
 
 def _slots(shape: Shape) -> dict[str, Slot]:
-    slots = {
-        "backbone.vocab_embed.embedding": Slot("embed.weight"),
-        "backbone.output_layer.norm_final.weight": Slot("norm.weight"),
-    }
-    linear = {"sigma_map.mlp.0": "time.0", "sigma_map.mlp.2": "time.1"}
-    linear |= {"output_layer.linear": "head", "output_layer.adaLN_modulation": "modulate"}
+    """Every tensor, in the order of backbone.parameters(), by which alone training knows its running averages."""
+    names = {"vocab_embed.embedding": "embed.weight"}
+    names |= _linear({"sigma_map.mlp.0": "time.0", "sigma_map.mlp.2": "time.1"})
     for layer in range(shape.layers):
-        old, new = f"blocks.{layer}", f"blocks.{layer}"
-        slots[f"backbone.{old}.norm1.weight"] = Slot(f"{new}.attention_norm.weight")
-        slots[f"backbone.{old}.norm2.weight"] = Slot(f"{new}.mlp_norm.weight")
-        slots[f"backbone.{old}.attn_qkv.weight"] = Slot(f"{new}.qkv.weight")  # queries, keys, values: our order too
-        slots[f"backbone.{old}.attn_out.weight"] = Slot(f"{new}.out.weight")
-        linear |= {f"{old}.mlp.0": f"{new}.up", f"{old}.mlp.2": f"{new}.down"}
-        linear |= {f"{old}.adaLN_modulation": f"{new}.modulate"}
-    for old, new in linear.items():
-        for kind in ("weight", "bias"):
-            slots[f"backbone.{old}.{kind}"] = Slot(f"{new}.{kind}")
-    return slots
+        block = f"blocks.{layer}."
+        for old, new in {"norm1": "attention_norm", "attn_qkv": "qkv", "attn_out": "out", "norm2": "mlp_norm"}.items():
+            names[f"{block}{old}.weight"] = f"{block}{new}.weight"  # queries, keys and values are in our order too
+        names |= _linear({"mlp.0": "up", "mlp.2": "down", "adaLN_modulation": "modulate"}, block)
+    names["output_layer.norm_final.weight"] = "norm.weight"
+    names |= _linear({"output_layer.linear": "head", "output_layer.adaLN_modulation": "modulate"})
+    return {f"backbone.{old}": Slot(new) for old, new in names.items()}
+
+
+def _linear(names: Mapping[str, str], block: str = "") -> dict[str, str]:
+    """Weights and biases of these layers."""
+    return {f"{block}{a}.{kind}": f"{block}{b}.{kind}" for a, b in names.items() for kind in ("weight", "bias")}
 
 
 def buffers(shape: Shape) -> dict[str, Tensor]:
-    """The rotary frequencies, which published files carry along."""
+    """The rotary frequencies, which published files hold too."""
     pairs = shape.each // 2
     return {"backbone.rotary_emb.inv_freq": shape.base ** -(torch.arange(pairs) / pairs)}
 
 
-FULL = {
-    "architectures": ["MDLM"],
-    "model_type": "mdlm",
-    "cond_dim": 128,
-    "dropout": 0.1,
-    "hidden_dim": 768,
-    "model_length": 1024,
-    "n_blocks": 12,
-    "n_heads": 12,
-    "return_dict": False,
-    "time_conditioning": False,
-    "torch_dtype": "float32",
-    "vocab_size": 50258,
-}
 MDLM = Family(
     name="mdlm",
     about="mdlm-owt, mdlm-no_flashattn-fp32-owt",
     types=("mdlm",),
     read=read,
-    tiny=FULL | {"hidden_dim": 64, "model_length": 64, "n_blocks": 2, "n_heads": 4, "vocab_size": 258},
-    full=FULL,
+    published=Published.of("mdlm"),
     ends=None,  # <|endoftext|> stands between documents, and often first: it ends nothing
-    specials={"full": {"<|endoftext|>": 50256}, "tiny": {"<|endoftext|>": 256}},
     borrows="openai-community/gpt2",
     buffers=buffers,
 )

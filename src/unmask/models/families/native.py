@@ -7,13 +7,11 @@ import math
 import reprlib
 from typing import Any
 
-import torch
-
 from unmask.errors import ModelError
-from unmask.models.families.blueprint import MOST, Blueprint, Config, Family, Slot
+from unmask.models.families.blueprint import MOST, Blueprint, Config, Family, Published, Slot
 from unmask.models.families.mdlm import log_linear
 from unmask.models.files.bits import SCALE
-from unmask.models.network import Network, Shape
+from unmask.models.network import Shape, parameter_shapes
 
 SIZES = {"vocabulary": "vocabulary", "width": "width", "layers": "layers", "heads": "heads", "inner": "width"}
 CHOICES = {"norm": ("rms", "layer"), "position": ("rotary", "learned", "grid")}
@@ -23,15 +21,15 @@ BITS = (8, 16)  # of a matrix's weights: whole numbers with scales, or floats of
 
 def read(config: Config) -> Blueprint:
     """Fields of Shape by their names, the special ids, `limit`, `time_input`, `absent_mask`, `bits` and `group`."""
-    usual: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Shape)}
+    default: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Shape)}
     given: dict[str, Any] = {name: config.integer(name, kind) for name, kind in SIZES.items()}
-    given |= {name: config.flag(name, bool(usual[name])) for name in FLAGS}
-    given |= {name: config.number(name, usual[name]) for name in ("eps", "base", "logit_scale")}
+    given |= {name: config.flag(name, bool(default[name])) for name in FLAGS}
+    given |= {name: config.number(name, default[name]) for name in ("eps", "base", "logit_scale")}
     given["kv_heads"] = config.integer("kv_heads", "heads", given["heads"])
     given["head_width"] = config.integer("head_width", "width", max(1, given["width"] // given["heads"]))
     given["condition"] = 0 if not config.values.get("condition") else config.integer("condition", "width")
     for name, choices in CHOICES.items():
-        given[name] = usual[name] if config.values.get(name) is None else config.values[name]
+        given[name] = default[name] if config.values.get(name) is None else config.values[name]
         if given[name] not in choices:
             raise ModelError(f"config.json: {name} is {reprlib.repr(given[name])}", f"choose from {', '.join(choices)}")
     if given["position"] != "rotary":
@@ -50,56 +48,25 @@ def read(config: Config) -> Blueprint:
     if type(bits) is not int or bits not in BITS:
         raise ModelError(f"config.json: bits is {reprlib.repr(bits)}", f"choose from {', '.join(map(str, BITS))}")
     group = None if config.values.get("group") is None else config.integer("group", "width")
-    with torch.device("meta"):
-        dims = {name: parameter.dim() for name, parameter in Network(shape).named_parameters()}
+    shapes = parameter_shapes(shape)
     return Blueprint(
         shape,
-        {name: Slot(name) for name in dims},
+        {name: Slot(name) for name in shapes},
         limit=limit,
         mask=config.token("mask_token_id", shape.vocabulary),
         eos=config.tokens("eos_token_id", shape.vocabulary),
         pad=config.token("pad_token_id", shape.vocabulary),
-        scales={name: name + SCALE for name, dim in dims.items() if dim == 2} if bits == 8 else {},
+        scales={name: name + SCALE for name, size in shapes.items() if len(size) == 2} if bits == 8 else {},
         group=group,
         subs=config.flag("absent_mask", True),
         noise=log_linear if shape.condition and config.flag("time_input") else None,
     )
 
 
-TINY = {
-    "model_type": "unmask",
-    "vocabulary": 272,
-    "width": 64,
-    "layers": 2,
-    "heads": 4,
-    "inner": 128,
-    "limit": 81,
-    "position": "grid",
-    "places": 9,
-    "qk_norm": True,
-    "condition": 32,
-    "time_input": True,
-    "mask_token_id": 257,
-    "eos_token_id": 256,
-    "pad_token_id": 256,
-    "torch_dtype": "float32",
-}
-FULL = TINY | {
-    "vocabulary": 16384,
-    "width": 384,
-    "layers": 10,
-    "heads": 6,
-    "inner": 1536,
-    "limit": 512,
-    "position": "rotary",
-    "tied": True,
-}
 NATIVE = Family(
     name="native",
     about="unmask's own layout: grids, learned positions, q/k norms and the other switches of the network",
     types=("unmask",),
     read=read,
-    tiny=TINY,
-    full=FULL,
-    specials={size: {"<|endoftext|>": 256, "<|mask|>": 257} for size in ("tiny", "full")},
+    published=Published.of("native"),
 )

@@ -1,4 +1,4 @@
-"""A directory with config.json and safetensors -> checked names, shapes and types, then a filled Network.
+"""A directory with config.json and safetensors <-> a Network, its names, shapes and types checked.
 
 Nothing in a checkpoint is trusted: files are data, links must stay inside, and every tensor must have the place and
 the shape that the config promises before any memory is taken.
@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from unmask.errors import ModelError
+from unmask.errors import ModelError, first_line, printable
 from unmask.models import memory
 from unmask.models.families.blueprint import Blueprint
 from unmask.models.files import bits
-from unmask.models.network import Network, empty
+from unmask.models.network import Network, empty, parameter_shapes
 
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -55,7 +54,7 @@ def inside(directory: Path, name: str) -> Path | None:
     try:
         found = path.exists()
     except OSError as error:  # a name that is too long, a directory that may not be read
-        raise ModelError(f"cannot read {_some([name])}", said(error)) from None
+        raise ModelError(f"cannot read {_some([name])}", first_line(error)) from None
     if not found:
         if path.is_symlink():
             raise ModelError(f"{path.name} is a link to nothing", "download the checkpoint again")
@@ -69,7 +68,7 @@ def inside(directory: Path, name: str) -> Path | None:
     if not any(real.is_relative_to(allowed) for allowed in homes):
         raise ModelError(f"{path.name} is a link that leaves {label(directory)}", "copy the file itself there")
     if not real.is_file():
-        raise ModelError(f"{path.name} is no regular file", "download the checkpoint again")
+        raise ModelError(f"{path.name} is not a regular file", "download the checkpoint again")
     return path
 
 
@@ -84,7 +83,7 @@ def read_bytes(directory: Path, name: str) -> bytes | None:
             raise ModelError(f"{name} has {path.stat().st_size} bytes", f"at most {most} make sense")
         return path.read_bytes()
     except OSError as error:
-        raise ModelError(f"cannot read {name}", said(error)) from None
+        raise ModelError(f"cannot read {name}", first_line(error)) from None
 
 
 def read_json(directory: Path, name: str) -> dict[str, Any] | None:
@@ -95,14 +94,14 @@ def read_json(directory: Path, name: str) -> dict[str, Any] | None:
     try:
         values = json.loads(text.decode(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{name} is no JSON", said(error)) from None
+        raise ModelError(f"{name} is not JSON", first_line(error)) from None
     if not isinstance(values, dict):
         raise ModelError(f"{name} holds a {type(values).__name__}", "it must be an object")
     return values
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def survey(directory: Path) -> Tensors:
@@ -150,19 +149,12 @@ def _headers(directory: Path, names: Iterable[str]) -> Tensors:
         path = inside(directory, name)
         if path is None:
             raise ModelError(f"{label(directory)} lacks {name}", "download the checkpoint again")
-        try:
-            with path.open("rb"):  # a file that may not be read is no damaged one
-                pass
-            with safe_open(path, framework="pt") as file:
-                for key in file.keys():  # noqa: SIM118 - no dict
-                    if key in files:
-                        raise ModelError(f"{_some([key])} is in {files[key].name} and in {name}", "download it again")
-                    part = file.get_slice(key)
-                    files[key], shapes[key], types[key] = path, tuple(part.get_shape()), part.get_dtype()
-        except PermissionError:
-            raise ModelError(f"{name} may not be read", "change its permissions") from None
-        except (SafetensorError, OSError, ValueError) as error:
-            raise ModelError(f"{name} is no whole safetensors file ({said(error)})", "download it again") from None
+        with opened(path) as file:
+            for key in file.keys():  # noqa: SIM118 - not a dict
+                if key in files:
+                    raise ModelError(f"{_some([key])} is in {files[key].name} and in {name}", "download it again")
+                part = file.get_slice(key)
+                files[key], shapes[key], types[key] = path, tuple(part.get_shape()), part.get_dtype()
     return Tensors(files, shapes, types)
 
 
@@ -202,11 +194,9 @@ def fit(plan: Blueprint, tensors: Tensors) -> None:
 
 def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
     """The shape that every tensor of such a checkpoint has."""
-    with torch.device("meta"):
-        parameters = dict(Network(plan.shape).named_parameters())
+    whole = parameter_shapes(plan.shape)
     shapes = {
-        name: (slot.rows or parameters[slot.parameter].shape[0], *parameters[slot.parameter].shape[1:])
-        for name, slot in plan.slots.items()
+        name: (slot.rows or whole[slot.parameter][0], *whole[slot.parameter][1:]) for name, slot in plan.slots.items()
     }
     parts = {} if plan.group is None else {name: (bits.groups(shapes[name][1], plan.group),) for name in plan.scales}
     return shapes | {scale: shapes[name][:1] + parts.get(name, ()) for name, scale in plan.scales.items()}
@@ -218,20 +208,14 @@ def fill(
     """A Network with the weights of a checkpoint: file by file, tensor by tensor, straight to its device and type."""
     fit(plan, tensors)
     slots = plan.slots
-    need = sum(torch.Size(tensors.shapes[name]).numel() for name in slots) * dtype.itemsize
-    free = memory.free(device)
-    if need > free:
-        raise ModelError(
-            f"the weights need {need / memory.GIB:.1f} GiB on {device}, {free / memory.GIB:.1f} are free",
-            "take a smaller dtype or another device",
-        )
+    memory.check_room("the model", plan.shape, device, dtype)
     _check_copies(plan, tensors)
     scales = {name: bits.finite(name, _read(tensors, scale)) for name, scale in plan.scales.items()}
     network = empty(plan.shape, device, dtype)
     parameters = dict(network.named_parameters())
     done, total = 0, sum(map(tensors.bytes, slots))
     for path in dict.fromkeys(tensors.files[name] for name in slots):
-        with _opened(path) as file:
+        with opened(path) as file:
             for name in (name for name in slots if tensors.files[name] == path):
                 slot, whole = slots[name], parameters[slots[name].parameter]
                 place = whole[slot.start : slot.start + (slot.rows or len(whole))]
@@ -254,30 +238,87 @@ def _check_copies(plan: Blueprint, tensors: Tensors) -> None:
 
 def _read(tensors: Tensors, name: str) -> Tensor:
     """One tensor, on the host."""
-    with _opened(tensors.files[name]) as file:
+    with opened(tensors.files[name]) as file:
         found: Tensor = file.get_tensor(name)
     return found
 
 
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of a safetensors file, and its metadata."""
+    with opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def opened(path: Path) -> Iterator[Any]:
     """A safetensors file to take tensors from."""
+    from safetensors import SafetensorError, safe_open  # loaded with the first checkpoint
+
     try:
+        with path.open("rb"):  # a file without permission is not a damaged one
+            pass
         with safe_open(path, framework="pt") as file:
             yield file
+    except PermissionError:
+        raise ModelError(f"{path.name} may not be read", "change its permissions") from None
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"cannot read {path.name}", said(error)) from None
-
-
-def said(error: BaseException) -> str:
-    """The first line of what an error says, without signs that a terminal would obey."""
-    return _plain((str(error).splitlines() or [type(error).__name__])[0][:160])
-
-
-def _plain(text: str) -> str:
-    return text if text.isprintable() else ascii(text)[1:-1]
+        problem = f"{path.name} is not a whole safetensors file ({first_line(error)})"
+        raise ModelError(problem, "download it again") from None
 
 
 def _some(names: Iterable[str], most: int = 4) -> str:
-    listed = [_plain(name[:80]) for name in names]
+    listed = [printable(name[:80]) for name in names]
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def vacant(directory: Path) -> None:
+    """Refuse a directory with files in it."""
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ModelError(f"{str(directory)!r} exists already", "give a new or an empty directory")
+    except OSError as error:
+        raise ModelError(f"cannot read {str(directory)!r}", first_line(error)) from None
+
+
+@contextmanager
+def new_checkpoint(directory: Path) -> Iterator[list[Path]]:
+    """A new directory to write into; the list takes the files that were begun, config.json last.
+
+    After an error all of them are removed.
+    """
+    from safetensors import SafetensorError
+
+    vacant(directory)
+    begun: list[Path] = []
+    new: list[Path] = []
+    try:
+        new += [path for path in (directory, *directory.parents) if not path.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        yield begun
+    except BaseException as error:
+        with suppress(OSError):
+            for path in begun:
+                path.unlink(missing_ok=True)
+            for path in new:
+                path.rmdir()
+        if isinstance(error, OSError | SafetensorError):
+            reason = getattr(error, "strerror", None) or first_line(error)
+            raise ModelError(f"cannot write {str(directory)!r}", reason) from None
+        raise
+
+
+def write_weights(path: Path, tensors: dict[str, Tensor], begun: list[Path]) -> None:
+    """One safetensors file."""
+    from safetensors.torch import save_file
+
+    begun.append(path)
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # the library leaves it to the owner alone
+
+
+def write_json(path: Path, values: Mapping[str, Any], begun: list[Path]) -> None:
+    begun.append(path)
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

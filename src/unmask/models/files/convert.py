@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,19 @@ import torch
 from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from unmask.errors import ModelError
+from unmask.errors import ModelError, first_line
 from unmask.models.families.blueprint import Config
-from unmask.models.families.mdlm import FULL, MDLM
-from unmask.models.files.checkpoint import TYPES, WEIGHTS, Tensors, fit
-from unmask.models.files.write import new_checkpoint, vacant, write_json, write_weights
+from unmask.models.families.mdlm import MDLM
+from unmask.models.files.checkpoint import (
+    TYPES,
+    WEIGHTS,
+    Tensors,
+    fit,
+    new_checkpoint,
+    vacant,
+    write_json,
+    write_weights,
+)
 
 EMBEDDING, TIME = "backbone.vocab_embed.embedding", "backbone.sigma_map.mlp.0.weight"
 PACE = "backbone.rotary_emb.inv_freq"  # the only buffer; says how wide a head is
@@ -58,7 +66,7 @@ def convert(
     vacant(directory)
     values, ignored = _read(checkpoint)
     plain = _plain(values, checkpoint.name)
-    config = {**FULL, **_sizes(plain), "model_length": length, "time_conditioning": time_conditioning}
+    config = {**MDLM.published.full, **_sizes(plain), "model_length": length, "time_conditioning": time_conditioning}
     config |= {} if mask_id is None else {"mask_token_id": mask_id}
     plan = MDLM.read(Config(config))
     shapes = {name: tuple(tensor.shape) for name, tensor in plain.items()}
@@ -67,7 +75,7 @@ def convert(
     if not torch.allclose(plain[PACE].flatten().float(), buffers[PACE], rtol=1e-2):  # bf16 keeps two digits
         raise ModelError("the rotary frequencies are not those of MDLM", "this is another model")
     weights = {name: tensor for name, tensor in plain.items() if name in plan.slots}
-    weights = _averages(values, weights, plan.shape.layers) if ema else weights
+    weights = _averages(values, weights, list(plan.slots)) if ema else weights
     exact = _exact(weights, checkpoint.stat().st_size)
     with new_checkpoint(directory) as begun:
         write_weights(directory / WEIGHTS, exact | buffers, begun)
@@ -136,11 +144,11 @@ def _zipped(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """One line of what torch said, without its advice around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    if isinstance(error, pickle.UnpicklingError):
-        lines = [line for line in lines if not line.startswith("Check the documentation")][-1:] or lines
-    return lines[0].removeprefix("WeightsUnpickler error: ")[:160]
+    """The reason in torch's message, without the advice around it."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith("Check the doc")]
+    if lines and isinstance(error, pickle.UnpicklingError):
+        return first_line(ValueError(lines[-1].strip().removeprefix("WeightsUnpickler error: ")))
+    return first_line(error)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------
@@ -192,29 +200,12 @@ def _sizes(tensors: Mapping[str, Tensor]) -> dict[str, int]:
     }
 
 
-def _order(layers: int) -> Iterator[str]:
-    """Names in the order of backbone.parameters(), which is all that says which running average is which."""
-    yield EMBEDDING
-    yield from _pairs("sigma_map.mlp.0", "sigma_map.mlp.2")
-    for layer in range(layers):
-        block = f"blocks.{layer}"
-        yield from (f"backbone.{block}.{part}.weight" for part in ("norm1", "attn_qkv", "attn_out", "norm2"))
-        yield from _pairs(f"{block}.mlp.0", f"{block}.mlp.2", f"{block}.adaLN_modulation")
-    yield "backbone.output_layer.norm_final.weight"
-    yield from _pairs("output_layer.linear", "output_layer.adaLN_modulation")
-
-
-def _pairs(*names: str) -> Iterator[str]:
-    yield from (f"backbone.{name}.{kind}" for name in names for kind in ("weight", "bias"))
-
-
-def _averages(values: Mapping[str, Any], plain: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+def _averages(values: Mapping[str, Any], plain: Mapping[str, Tensor], names: list[str]) -> dict[str, Tensor]:
     """The running averages that training kept, by name."""
     kept = values.get("ema")
     shadows = kept.get("shadow_params") if isinstance(kept, dict) else None
     if not isinstance(shadows, list | tuple):
         raise ModelError("the checkpoint has no running averages (EMA)", PLAIN)
-    names = list(_order(layers))
     if list(plain) != names:
         raise ModelError("the tensors are in another order than MDLM's, so that averages have no names", PLAIN)
     if len(shadows) != len(names):

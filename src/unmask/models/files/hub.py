@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants, snapshot_download
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-
-from unmask.errors import ModelError
+from unmask.errors import InputError, ModelError, first_line
 
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TOKENIZER = (
@@ -19,36 +16,57 @@ MODEL = ["config.json", "model*.safetensors", "model.safetensors.index.json", *T
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name can be a model of the hub."""
+    """Whether a name can be a repository of the hub."""
     return bool(ID.fullmatch(name)) and ".." not in name and "--" not in name
 
 
-def download(name: str, revision: str | None = None, files: list[str] = MODEL) -> Path:
-    """The directory with these files of a model: from the cache, or downloaded with a progress bar. Never code."""
-    away = _away(name, revision)
+def local(name: str, revision: str | None) -> Path | None:
+    """The directory of this name; None where there is none. A revision is refused: a directory has one."""
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        return None
+    if revision is not None:
+        raise InputError(f"revision has no effect on the directory {name!r}", "leave it out")
+    return path
+
+
+def download(name: str, revision: str | None = None, files: list[str] = MODEL, kind: str = "model") -> Path:
+    """The directory with these files of a repository: from the cache, or downloaded with a progress bar.
+
+    `kind` is model or dataset.
+    """
+    from huggingface_hub import snapshot_download  # only where something is downloaded
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    away = _away(name, revision, kind)
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=files, local_files_only=away is not None))
+        return Path(
+            snapshot_download(
+                name, repo_type=kind, revision=revision, allow_patterns=files, local_files_only=away is not None
+            )
+        )
     except GatedRepoError:
         raise ModelError(f"{name} asks for an agreement", "accept it on its page, then run `hf auth login`") from None
     except RevisionNotFoundError:
         raise ModelError(f"{name} has no revision {revision!r}", "give a branch, tag or commit of it") from None
     except RepositoryNotFoundError:
-        hint = "check the name, or run `hf auth login` to see what is yours"
-        raise ModelError(f"there is no model {name!r} on the hub, or it is private", hint) from None
+        hint = "check the name, or run `hf auth login` to see your private ones"
+        raise ModelError(f"there is no {kind} {name!r} on the hub, or it is private", hint) from None
     except Exception as error:  # a network or a disk that fails halfway: the library raises many kinds
-        reason = away or error
-        said = (str(reason).splitlines() or [""])[0][:160] or type(reason).__name__
-        part = "tokenizer" if files == TOKENIZER else "model"
-        raise ModelError(
-            f"cannot download {name} ({said}), and there is no such directory",
-            f"where there is a network, run `hf download {name} --local-dir DIR`, and give DIR as the {part} here",
-        ) from None
+        problem = f"cannot download {name} ({first_line(away or error)})"
+        part = "tokenizer" if files == TOKENIZER else kind
+        way_out = f"where there is a network, run `hf download {name} --local-dir DIR`, and give DIR as the {part} here"
+        problem += ", and there is no such directory" if kind == "model" else ""
+        raise ModelError(problem, way_out) from None
 
 
-def _away(name: str, revision: str | None) -> Exception | None:
+def _away(name: str, revision: str | None, kind: str) -> Exception | None:
     """Why the hub cannot be reached; None where it answers. The library itself would wait without an end."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
     try:
-        HfApi().model_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        HfApi().repo_info(name, repo_type=kind, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except HfHubHTTPError:  # an answer too; the download meets it again
         return None
     except Exception as error:  # no network, a proxy, offline mode, no answer in time

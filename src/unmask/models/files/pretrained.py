@@ -17,8 +17,7 @@ from unmask.models.families.llada import ILLADA, LLADA
 from unmask.models.families.mdlm import MDLM
 from unmask.models.families.native import NATIVE
 from unmask.models.files.checkpoint import Progress, dtype_of, fill, read_json, survey
-from unmask.models.text import Characters
-from unmask.models.tokenizers import Numbers, Pieces, read_tokenizer
+from unmask.models.tokenizers import Characters, FileTokenizer, Numbers, read_tokenizer
 from unmask.models.transformer import Transformer
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (MDLM, LLADA, ILLADA, DREAM, OPEN_DCODER, NATIVE)}
@@ -91,7 +90,7 @@ def family_of(config: dict[str, Any]) -> Family:
     )
 
 
-def _mask(plan: Blueprint, family: Family, pieces: Pieces | None, given: int | None) -> int:
+def _mask(plan: Blueprint, family: Family, pieces: FileTokenizer | None, given: int | None) -> int:
     """The mask id: as given, or from the config, or from the tokenizer."""
     rows = plan.shape.vocabulary
     if given is not None:
@@ -113,7 +112,7 @@ def _mask(plan: Blueprint, family: Family, pieces: Pieces | None, given: int | N
     )
 
 
-def _ends(plan: Blueprint, family: Family, pieces: Pieces | None) -> tuple[int, ...]:
+def _ends(plan: Blueprint, family: Family, pieces: FileTokenizer | None) -> tuple[int, ...]:
     """EOS ids of the config, then the tokens that end a turn."""
     if family.ends is None:
         return ()

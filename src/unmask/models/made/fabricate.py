@@ -1,7 +1,7 @@
 """A family and a size -> a directory with a random checkpoint in the family's published layout.
 
 For tests, benchmarks and bug reports: config, shards with their index, and a tokenizer that knows bytes and the
-family's special tokens under their published ids. What a model of it writes makes no sense.
+family's special tokens under their published ids. Such a model writes nonsense.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 from unmask.errors import unknown
-from unmask.models.families.blueprint import Config, Family
-from unmask.models.files.checkpoint import DTYPES, INDEX, WEIGHTS, Progress, tensor_shapes
+from unmask.models.families.blueprint import Config, Published
+from unmask.models.files.checkpoint import (
+    DTYPES,
+    INDEX,
+    WEIGHTS,
+    Progress,
+    new_checkpoint,
+    tensor_shapes,
+    write_json,
+    write_weights,
+)
 from unmask.models.files.pretrained import FAMILIES
-from unmask.models.files.write import new_checkpoint, write_json, write_weights
 from unmask.models.tokenizers import QWEN2, byte_level
 
 SIZES = ("tiny", "full")
@@ -36,12 +44,14 @@ def fabricate(
         raise unknown("family", family, FAMILIES)
     if size not in SIZES:
         raise unknown("size", size, SIZES)
-    kind, config = FAMILIES[family], dict(FAMILIES[family].tiny if size == "tiny" else FAMILIES[family].full)
+    kind, published = FAMILIES[family], FAMILIES[family].published
+    config = published.tiny if size == "tiny" else published.full
     plan = kind.read(Config(config))
     dtype = DTYPES[config["torch_dtype"]]
     shapes = tensor_shapes(plan)
     extra = kind.buffers(plan.shape)
-    shards = _shards({**shapes, **{name: tuple(x.shape) for name, x in extra.items()}}, dtype.itemsize, kind.shard)
+    sizes = shapes | {name: tuple(tensor.shape) for name, tensor in extra.items()}
+    shards = _shards(sizes, dtype.itemsize, published.shard)
     places: dict[str, str] = {}
     total, done = sum(map(_count, shapes.values())) * dtype.itemsize, 0
     with new_checkpoint(directory) as written:
@@ -57,8 +67,8 @@ def fabricate(
         if len(shards) > 1:
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
             write_json(directory / INDEX, index, written)
-        if kind.specials:
-            for name, table in _tokenizer(kind, size).items():
+        if published.specials:
+            for name, table in _tokenizer(published, size).items():
                 write_json(directory / name, table, written)
         write_json(directory / "config.json", config, written)  # last: without it nothing is a checkpoint
     return written
@@ -69,7 +79,7 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def _shards(shapes: dict[str, tuple[int, ...]], item: int, most: int) -> list[list[str]]:
-    """Names in files of at most so many bytes, in order."""
+    """Names in files of at most `most` bytes, in order."""
     shards: list[list[str]] = [[]]
     size = 0
     for name, shape in shapes.items():
@@ -108,11 +118,11 @@ def _scale(shape: tuple[int, ...]) -> float:
     return shape[1] ** -0.5 if len(shape) > 1 else 0.02
 
 
-def _tokenizer(family: Family, size: str) -> dict[str, dict[str, Any]]:
+def _tokenizer(published: Published, size: str) -> dict[str, dict[str, Any]]:
     """Files of a tokenizer that knows bytes, and the special tokens by their ids."""
-    special = dict(family.specials[size])
+    special = dict(published.specials[size])
     ids = (number for number in itertools.count() if number not in special.values())
     letters = {letter: next(ids) for letter in sorted(ByteLevel.alphabet())}
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": next(iter(special))}
-    settings |= {} if family.template is None else {"chat_template": family.template}
+    settings |= {} if published.template is None else {"chat_template": published.template}
     return {"tokenizer.json": byte_level(letters, [], special, QWEN2), "tokenizer_config.json": settings}

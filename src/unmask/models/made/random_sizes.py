@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from unmask.core.state import Vocab
-from unmask.errors import ModelError, unknown
+from unmask.errors import unknown
 from unmask.models import memory
 from unmask.models.families.blueprint import Config, Family
 from unmask.models.families.llada import LLADA
 from unmask.models.families.mdlm import MDLM
 from unmask.models.files.checkpoint import DTYPES
-from unmask.models.network import Network, Shape, empty
+from unmask.models.network import Network, empty
 from unmask.models.tokenizers import Numbers
 from unmask.models.transformer import Transformer
 
@@ -31,9 +31,9 @@ class Size:
 
 
 SIZES = {
-    "mdlm": Size(MDLM, MDLM.full, 0, 1024),
-    "llada": Size(LLADA, LLADA.full, 256, 256),
-    "tiny": Size(LLADA, LLADA.tiny, 8, 32),
+    "mdlm": Size(MDLM, MDLM.published.full, 0, 1024),
+    "llada": Size(LLADA, LLADA.published.full, 256, 256),
+    "tiny": Size(LLADA, LLADA.published.tiny, 8, 32),
 }
 
 
@@ -45,7 +45,7 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None = None, seed
     plan = family.read(Config(config))
     half = device.type == "cuda" or DTYPES[config["torch_dtype"]] == torch.bfloat16
     kind = dtype or (torch.bfloat16 if half else torch.float32)
-    _check_room(name, plan.shape, device, kind)
+    memory.check_room(f"the size {name}", plan.shape, device, kind)
     network = empty(plan.shape, device, kind)
     _fill(network, torch.Generator(device).manual_seed(seed))
     mask = plan.mask if plan.mask is not None else plan.last
@@ -61,17 +61,6 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None = None, seed
         shift=plan.shift,
         noise=plan.noise,
     )
-
-
-def _check_room(name: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> None:
-    with torch.device("meta"):
-        need = sum(parameter.numel() for parameter in Network(shape).parameters()) * dtype.itemsize
-    free = memory.free(device)
-    if need > free:
-        raise ModelError(
-            f"the size {name} needs {need / memory.GIB:.1f} GiB on {device}, {free / memory.GIB:.1f} are free",
-            "take a smaller size, a smaller dtype or another device",
-        )
 
 
 def _fill(network: Network, generator: torch.Generator) -> None:

@@ -11,9 +11,16 @@ from torch import Tensor
 from unmask.core.denoiser import Head, Tokenizer
 from unmask.core.state import State, Vocab
 from unmask.errors import InputError
-from unmask.models.text import Characters
+from unmask.models.tokenizers import Characters
 
 CHUNK = 1 << 22  # sequences weighed at a time
+ALPHABET = "aenrst"
+WORDS = (
+    "arenas arrest assent assert astern asters attest easter eaters errant errata natter nearer neater nester ranter "
+    "rarest raster rattan ratter rennet reseat resent retest sanest sateen seater senate sennet serene setter sneers "
+    "stares stater street tanner tartan taster tatter teaser tenant tenner tenser terser tester treats tsetse"
+).split()
+SLIP = 0.02  # chance that a letter is mistyped: small, so that words stand out, but not 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,3 +103,17 @@ class Table:
         weights = agrees * self.probability  # [R, A]
         chances = (weights @ self._marks).view(len(given), self.limit, -1)
         return chances / weights.sum(1)[:, None, None]
+
+
+def words(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float64) -> Table:
+    """Six-letter words over aenrst, each letter now and then mistyped; every probability is exact."""
+    size = len(ALPHABET)
+    joint = torch.zeros((size,) * 6, dtype=torch.float64)
+    for word in WORDS:
+        chance = torch.ones((), dtype=torch.float64)
+        for letter in word:
+            typed = torch.full((size,), SLIP / size, dtype=torch.float64)
+            typed[ALPHABET.index(letter)] += 1 - SLIP
+            chance = chance[..., None] * typed
+        joint += chance / len(WORDS)
+    return Table(joint.to(device, dtype), ALPHABET, name="table")

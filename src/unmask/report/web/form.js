@@ -108,7 +108,7 @@ export class Form {
     const control = choices
       ? make("select", shared, make("option", { value: "" }, empty || "–"), ...choices.map(option))
       : make("input", { ...shared, type: "text", inputmode: about.kind === "list" ? "text" : "decimal" });
-    if (!choices) control.placeholder = empty || (about.help.includes("by default") ? "auto" : "off");
+    if (!choices) control.placeholder = empty || about.unset;
     control.value = this.known[about.name] ?? "";
     this.fields.set(about.name, { about, control });
     return make("label", { for: id }, make("span", {}, about.name.replaceAll("_", " ")), control);

@@ -12,7 +12,7 @@ function asked(given) {
 export function shell(given, model, recipe) {
   const words = ["unmask", asked(given)[0]];
   if ("canvas" in given) words.push(`--canvas=${bare(given.canvas)}`);
-  const own = "puzzle" in given && model.id === given.kind; // `solve` takes the embedded one by itself
+  const own = "puzzle" in given && model.id === given.kind; // `solve` takes the bundled one by itself
   if (!own) words.push("--model", bare(model.id));
   if (model.unmask.device !== "cpu") words.push("--device", bare(model.unmask.device));
   if ("messages" in given) words.push("--chat");

@@ -1,24 +1,49 @@
-"""Curves -> a picture of panels, one below the other, as SVG."""
+"""Curves -> SVG: panels with axes, one below the other, or a small picture without axes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-WIDE, HIGH, GAP, LEFT, TOP = 760, 300, 40, 60, 30  # of one panel, what is between two, and where its axes are
+WIDE, HIGH, GAP, LEFT, TOP = 760, 300, 40, 60, 30  # size of a panel, space between two, offset of the axes
+SMALL = 480, 120  # pixels of a picture without axes
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626")
 Curve = list[tuple[float, float]]
 Band = list[tuple[float, float, float]]  # x, low, high
 
 
 def save(path: Path, panels: Sequence[Callable[[int], str]]) -> None:
-    """Write the panels; each is a function of how far down it stands, like `panel` without it."""
+    """Write the panels; each is a function of its distance from the top, such as a partial `panel`."""
     size = f'width="{WIDE}" height="{(HIGH + GAP) * len(panels)}"'
     style = "<style>text{font:12px sans-serif;fill:#6b7280}</style>"
     body = "\n".join(draw(place * (HIGH + GAP)) for place, draw in enumerate(panels))
-    path.write_text(f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}\n{body}\n</svg>\n', encoding="utf-8")
+    path.write_text(_svg(size, f"{style}\n{body}\n") + "\n", encoding="utf-8")
+
+
+def small(caption: str, curves: Sequence[Curve], bold: int) -> str:
+    """Curves from 0 up in the colour of the page's text, one of them bold; the caption is given the largest value."""
+    wide, high = SMALL
+    last = max((x for curve in curves for x, _ in curve), default=0.0) or 1.0
+    most = max((y for curve in curves for _, y in curve), default=0.0) or 1.0
+    lines = ""
+    for place, curve in sorted(enumerate(curves), key=lambda pair: pair[0] == bold):
+        points = [(x / last * wide, (1 - y / most) * high) for x, y in curve]
+        lines += _line(points, "currentColor", 2.5 if place == bold else 1.0, 1.0 if place == bold else 0.35)
+    text = f'<text y="{high + 16}" fill="currentColor" font-size="12">{escape(caption.format(most))}</text>'
+    size = f'role="img" width="{wide}" height="{high + 22}" viewBox="-2 -4 {wide + 4} {high + 24}"'
+    return _svg(size, lines + text)
+
+
+def _svg(size: str, body: str) -> str:
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{body}</svg>'
+
+
+def _line(points: Iterable[tuple[float, float]], stroke: str, width: float, opacity: float = 1.0) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    pale = "" if opacity == 1.0 else f' stroke-opacity="{opacity:g}"'
+    return f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="{width:g}"{pale}/>'
 
 
 def panel(
@@ -26,11 +51,11 @@ def panel(
     title: str,
     curves: Mapping[str, Curve],
     *,
-    most: float | None = None,  # what is above it is drawn at it
-    pale: Sequence[str] = (),  # names of curves that stand back
+    most: float | None = None,  # larger values are drawn at this one
+    pale: Sequence[str] = (),  # names of curves in the background
     log: bool = False,  # both axes logarithmic, with a mark at every point; otherwise x begins at 0
-    bands: Mapping[str, Band] | None = None,  # by the name of a curve: where it may lie
-    ticks: Mapping[float, str] | None = None,  # what stands below the axis, and where
+    bands: Mapping[str, Band] | None = None,  # intervals, by the name of the curve
+    ticks: Mapping[float, str] | None = None,  # labels below the axis, by their place
 ) -> str:
     """One panel: a title, axes, curves and their names."""
     scale: Callable[[float], float] = math.log if log else float
@@ -69,8 +94,7 @@ def panel(
         edge = [at(x, top) for x, _, top in band] + [at(x, bottom) for x, bottom, _ in band[::-1]]
         area = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
         parts.append(f'<polygon points="{area}" fill="{colour}" fill-opacity="0.15"/>' if edge else "")
-        line = " ".join("{:.1f},{:.1f}".format(*at(x, y)) for x, y in curve)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
+        parts.append(_line((at(x, y) for x, y in curve), colour, 1.5))
         for x, y in curve if log or len(curve) == 1 else []:
             x, y = at(x, y)
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
@@ -80,10 +104,10 @@ def panel(
 
 
 def _number(value: float, largest: float) -> str:
-    """A number below an axis: whole ones, unless the axis is short."""
+    """A number below an axis: an integer, unless the axis is short."""
     return f"{value:.3g}" if largest < 10 else f"{value:,.0f}"
 
 
 def _short(value: float, span: float, log: bool) -> str:
-    """A number beside an axis; what is next to nothing on it is 0."""
+    """A number beside an axis; 0 where it is negligible against the span."""
     return "0" if not log and abs(value) < span / 50 else f"{value:.3g}"

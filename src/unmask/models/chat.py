@@ -1,0 +1,83 @@
+"""A chat template of a checkpoint × messages -> the text of the prompt. The template runs in a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from unmask.errors import InputError, guarded
+
+Message = Mapping[str, str]
+LONGEST = 1 << 24  # characters of a rendered chat
+
+
+def render(template: str, messages: Sequence[Message], names: Mapping[str, str]) -> str:
+    """The dialogue up to where the answer begins; `names` are bos_token and the like."""
+    given: dict[str, Any] = {"messages": [dict(message) for message in messages], "add_generation_prompt": True}
+    given |= {"tools": None, "documents": None}  # templates of the hub expect to find them
+    parts, length = [], 0
+    with guarded("the chat template refuses these messages", InputError):
+        for part in _sandbox().from_string(template).generate(**given, **names):
+            parts.append(part)
+            length += len(part)
+            if length > LONGEST:
+                raise InputError("the chat template does not end", "the checkpoint is damaged")
+    return "".join(parts)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which products and sums of texts and numbers stay small."""
+
+    intercepted_binops = frozenset({"*", "**", "+"})
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        sizes = [len(part) if isinstance(part, str | list | tuple) else part for part in (left, right)]
+        if operator == "**" or any(isinstance(size, int) and abs(size) > LONGEST for size in sizes):
+            raise jinja2.TemplateError(f"what {operator} makes may be too large")
+        if operator == "*" and all(isinstance(size, int) for size in sizes) and abs(sizes[0] * sizes[1]) > LONGEST:
+            raise jinja2.TemplateError("a product too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _sandbox() -> _Sandbox:
+    """No attribute that starts with an underscore, no change to what it is given, no long range."""
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As templates of the hub call it."""
+    few = min(indent, 8) if isinstance(indent, int) else None
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=few, separators=separators, sort_keys=sort_keys)
+
+
+class _Generation(Extension):
+    """{% generation %} marks what an assistant says, for training; here it is written like all the rest."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(str(message))
