@@ -73,7 +73,7 @@ def strict(text: str, example: Example) -> bool:
 
 SUDOKU = Task(
     name="sudoku",
-    about="9 × 9 Sudoku for the model that comes along",
+    about="9 × 9 Sudoku for the bundled model",
     source=Source("a file of grantm's Sudoku Exchange puzzle bank on GitHub (public domain), or of your own"),
     read=read,
     ask=ask,
