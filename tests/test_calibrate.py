@@ -71,7 +71,7 @@ def test_strengths_share_their_dice(table, texts, found):
 def test_a_budget_is_kept(table, texts):
     kept = []
     cost = len(WORDS) * 8 * 2
-    found = calibrate(table, texts, RECIPE, budget=5 * cost, keep=kept.append)
+    found = calibrate(table, texts, RECIPE, budget=5 * cost, on_row=kept.append)
     assert found.evaluations <= 5 * cost and 3 <= len(found.points) < 8
     assert kept[0]["path_entropy"] == found.reference
     rows = sorted(kept[1:], key=lambda row: row["strength"])

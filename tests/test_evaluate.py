@@ -51,7 +51,7 @@ def test_problems_of_several_layouts(tmp_path):
     assert len(inputs("countdown", path, 2)) == 2
     path.write_text("15,44,79,50\nfifty\n")
     assert len(inputs("countdown", path, 1)) == 1  # what is not read is not judged
-    with pytest.raises(InputError, match=r"line 2 of .*: 'fifty' is no number"):
+    with pytest.raises(InputError, match=r"line 2 of .*: 'fifty' is not a number"):
         inputs("countdown", path)
 
 
@@ -80,7 +80,7 @@ def test_models_of_other_tokens_are_refused():
     for name in PUZZLES:
         for other in MODELS:
             if other != name:
-                with pytest.raises(ModelError, match=f"{other} is no model of {name}"):
+                with pytest.raises(ModelError, match=f"{other} is not a model of {name}"):
                     run.run(TASKS[name], load(other), [], Recipe())
 
 

@@ -342,9 +342,9 @@ def test_samples_of_files(tmp_path):
     half = write(tmp_path / "f.jsonl", [{"text": "a \ud800 b"}])
     for path, field, said in [
         (made, "txet", "did you mean 'text'"),
-        (made, "steps", "is no text"),
+        (made, "steps", "is not text"),
         (half, "text", "f.jsonl:1: the text holds half of a surrogate pair"),
-        (str(tmp_path / "c.jsonl"), "text", "c.jsonl:1 is no JSON"),
+        (str(tmp_path / "c.jsonl"), "text", "c.jsonl:1 is not JSON"),
         (str(tmp_path / "d.txt"), "text", "there is no text"),
         (str(tmp_path / "e.txt"), "text", "cannot read"),
     ]:
@@ -389,7 +389,7 @@ def test_an_interrupt_keeps_what_was_judged(places, judge, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(type(judge), "_read", cut)
         assert main(line) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     some = len((tmp_path / "rows.jsonl").read_text().splitlines())
     assert 0 < some < len(TEXTS)
     assert main(line) == 0

@@ -36,7 +36,7 @@ LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.
 
 
 def run_eval(args: Namespace) -> None:
-    """Put the questions of a task to a model and grade what it says; of text, say how many bits a byte costs."""
+    """Put the questions of a task to a model and grade what it answers; for text, report bits a byte."""
     if args.task not in NAMES:
         raise unknown("task", args.task, NAMES)
     for name in ("limit", "batch"):
@@ -164,7 +164,7 @@ def _eval_text(args: Namespace) -> None:
         and model.network.shape.tied
         and model.vocab.mask == text.MASK
     ):
-        raise InputError(f"{model.name} is no model that `unmask train text` made", "give such a model")
+        raise InputError(f"{model.name} was not made by `unmask train text`", "give such a model")
     words = model.tokenizer.fast
     windows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
     sizes = text.widths(words)[windows].sum(1)
@@ -275,9 +275,9 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
     parser.add_argument("--data", metavar="FILE", help=about)
     parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from: gsm8k's training file")
-    few = "only the first N questions, or windows of text, of which a CPU reads about one a second [all]"
+    few = "only the first N questions, or windows of text (a CPU reads about one a second) [all]"
     parser.add_argument("--limit", type=int, metavar="N", help=few)
-    about = "write every answer to this file (JSONL); the same command goes on where a run was ended"
+    about = "write every answer to this file (JSONL); the same command resumes a run"
     parser.add_argument("--rows", metavar="FILE", help=about)
     parser.add_argument("--batch", type=int, metavar="N", help="questions decoded at a time; a row comes out the same")
     about = "ask through the model's chat template, or not; by default as the benchmark is published"

@@ -200,7 +200,7 @@ def run_calibrate(args: Namespace) -> None:
     with rows.started(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
         task = bar.add_task("reference", total=len(texts))
 
-        def tell(what: str, done: int, total: int) -> None:
+        def on_progress(what: str, done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, description=what)
 
         found = calibrate(
@@ -212,8 +212,8 @@ def run_calibrate(args: Namespace) -> None:
             points=args.points,
             budget=args.budget,
             of=args.of,
-            tell=tell,
-            keep=lambda row: keep([row]),
+            on_progress=on_progress,
+            on_row=lambda row: keep([row]),
         )
     made = _about(args, model, recipe) | _calibrated(found, args.window) | {"seconds": time.perf_counter() - began}
     (folder / "calibrate.json").write_text(json.dumps(to_json(made), indent=1) + "\n", encoding="utf-8")

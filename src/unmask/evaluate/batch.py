@@ -13,6 +13,6 @@ ROWS = {  # the largest batches; on a CPU larger ones are not faster
 
 
 def size(kind: str, device: torch.device, each: int = 1) -> int:
-    """How many questions are decoded at once, where each has so many rows."""
+    """How many questions are decoded at once, where each needs `each` rows."""
     rows = ROWS[kind]
     return max(1, rows.get(device.type, rows["cpu"]) // each)

@@ -1,4 +1,4 @@
-"""Recipe × Task × model -> rows: what was said, both verdicts on it, its path entropy and what it cost."""
+"""Recipe × Task × model -> rows: the decoded answer, both verdicts on it, its path entropy and its cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sifted:
 
     fit: list[Question]  # there is something to solve
     skipped: dict[int, str]  # why there is not
-    strange: dict[int, str]  # what is unusual about some that fit
+    strange: dict[int, str]  # remarks on some that fit
 
     def remark(self) -> str | None:
         """All that was found, in one line."""
@@ -51,7 +51,7 @@ class Sifted:
 
 
 def named(found: Mapping[int, str], most: int = 4) -> str:
-    """The first of some numbers, with what is said about them."""
+    """The first few numbers, with the remark on each."""
     some = [f"number {number} ({why})" for number, why in list(found.items())[:most]]
     return ", ".join(some) + (f" and {len(found) - most} more" if len(found) > most else "")
 
@@ -60,14 +60,14 @@ def named(found: Mapping[int, str], most: int = 4) -> str:
 
 
 def canvases(task: Task, examples: Sequence[Example]) -> list[Question]:
-    """What a model of a puzzle's own tokens is given."""
+    """The canvases for a model of a puzzle's own tokens."""
     kind = puzzle_of(task)
     boards = [kind.canvas(kind.parse(example.fields["input"])) for example in examples]
     return [Question(place, *pair) for place, pair in enumerate(zip(examples, boards, strict=True))]
 
 
 def sift(task: Task, questions: Sequence[Question]) -> Sifted:
-    """Tell puzzles with something to solve from the others."""
+    """Separate the puzzles with something to solve from the others."""
     found = Sifted([], {}, {})
     kind = puzzle_of(task)
     for one in questions:
@@ -85,16 +85,16 @@ def sift(task: Task, questions: Sequence[Question]) -> Sifted:
 
 
 def prompts(task: Task, examples: Sequence[Example], shown: Sequence[Sequence[Example]], chat: bool) -> list[Question]:
-    """What a language model is given; `shown` are the worked examples of each question."""
+    """The prompts for a language model; `shown` are the worked examples of each question."""
     asked = replace(task, chat=chat)
     pairs = enumerate(zip(examples, shown, strict=True))
     return [Question(place, example, asked.prompt(example, worked)) for place, (example, worked) in pairs]
 
 
 def suits(task: Task, model: Denoiser) -> None:
-    """Refuse a model of other tokens for a puzzle."""
+    """Refuse a model whose tokens are not those of the puzzle."""
     if model.vocab.mask != puzzle_of(task).mask:
-        raise ModelError(f"{model.name} is no model of {task.name}", f"train one with `unmask train {task.name}`")
+        raise ModelError(f"{model.name} is not a model of {task.name}", f"train one with `unmask train {task.name}`")
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def resume(
 
 
 def _encoded(task: Task, model: Denoiser, recipe: Recipe, question: Question) -> list[int]:
-    """The prompt as ids, if there is room for it and an answer; a canvas as it is."""
+    """The prompt as ids, if there is room for it and an answer; a canvas is ids already."""
     if task.puzzle is not None:
         return list(question.ask)  # type: ignore[arg-type]
     try:

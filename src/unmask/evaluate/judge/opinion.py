@@ -27,7 +27,7 @@ from unmask.evaluate.judge.judge import BUDGET, Judge, Window
 
 LENGTH = 1024  # tokens of a sample, as MDLM was trained and as the paper samples
 CONVENTIONS = ("sample", "mdlm", "both")
-GRAMS = (1, 2, 3)  # distinct-n is said for these
+GRAMS = (1, 2, 3)  # distinct-n is given for these
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Rules:
 
     convention: str = "sample"
     length: int = LENGTH  # of `mdlm`: tokens of a text that are read
-    stride: int | None = None  # of `sample`: half the context unless told
+    stride: int | None = None  # of `sample`: by default half the context
     budget: int | None = None  # tokens read together
 
     def check(self, judge: Judge) -> None:

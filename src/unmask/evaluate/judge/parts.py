@@ -65,7 +65,7 @@ def _weights(judge: Judge) -> dict[str, Tensor]:
 
 
 def _shares(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
-    """The tensors in order, in shares of at most so many bytes with room for a header."""
+    """The tensors in order, in shares of at most `most` bytes with room for a header."""
     room = most - 64 * 2**10
     shares: list[dict[str, Tensor]] = [{}]
     size = 0
@@ -82,7 +82,7 @@ def _shares(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]
 
 
 def _config(judge: Judge, bits: int) -> dict[str, Any]:
-    """The model's own config, without the words about the file that it came from."""
+    """The model's own config, without the entries about its source file."""
     config: dict[str, Any] = json.loads(judge.model.config.to_json_string(use_diff=False))
     for gone in ("quantization_config", "_name_or_path", "_model_name_or_path", "torch_dtype"):
         config.pop(gone, None)
@@ -116,10 +116,13 @@ def unpacked(path: Path, transformers: Any, dtype: torch.dtype) -> Any:
         ) from None
     config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
-    missing, strange = model.load_state_dict(unpack(tensors), strict=False)
+    missing, unexpected = model.load_state_dict(unpack(tensors), strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     lost = [name for name in missing if name not in tied]
-    if lost or strange:
-        raise ModelError(f"the parts in {str(path)!r} do not fit their config", f"{[*lost, *strange][0]!r} is amiss")
+    if lost or unexpected:
+        raise ModelError(
+            f"the parts in {str(path)!r} do not fit their config",
+            f"look at {[*lost, *unexpected][0]!r}",
+        )
     model.tie_weights()
     return model

@@ -78,14 +78,14 @@ def _parsed(line: str, place: str, field: str) -> Sample:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
-        raise InputError(f"{place} is no JSON", "give JSON lines, or a file of text with another ending") from None
+        raise InputError(f"{place} is not JSON", "give JSON lines, or a file of text with another ending") from None
     if not isinstance(row, dict) or field not in row:
         error = unknown("field", field, row if isinstance(row, dict) else ())
         raise InputError(f"{place}: {error.message}", error.hint + "; --field names the text")
     if not isinstance(row[field], str):
-        raise InputError(f"{place}: the field {field!r} is no text", "name one that holds a string")
+        raise InputError(f"{place}: the field {field!r} is not text", "name one that holds a string")
     if any("\ud800" <= letter <= "\udfff" for letter in row[field]):
-        raise InputError(f"{place}: the text holds half of a surrogate pair", "no tokenizer reads it: mend the text")
+        raise InputError(f"{place}: the text holds half of a surrogate pair", "no tokenizer reads it: correct the text")
     plain = {key: value for key, value in row.items() if key != field and _is_plain(value)}
     ids = row.get("tokens")
     whole = isinstance(ids, list) and ids and all(type(token) is int for token in ids)

@@ -1,4 +1,4 @@
-"""model_args of lm-eval -> Options; generation_kwargs of its tasks -> Ask: a Recipe, stop strings, and what to tell.
+"""model_args of lm-eval -> ModelArgs; generation_kwargs of its tasks -> TextRequest: a Recipe, stop strings, notes.
 
 What model_args say about drawing and length holds; what they leave open, the task decides.
 """
@@ -42,7 +42,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Options:
+class ModelArgs:
     """What model_args say; `settings` are those of the recipe, under their own names."""
 
     pretrained: str
@@ -62,11 +62,11 @@ class Options:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-OPTIONS = {one.name: str(one.type).split(" ")[0] for one in fields(Options) if one.name != "settings"}
+OPTIONS = {one.name: str(one.type).split(" ")[0] for one in fields(ModelArgs) if one.name != "settings"}
 POSITIVE = ("batch_size", "max_rows", "max_length", "mc_num")
 
 
-def options(model_args: Mapping[str, Any]) -> Options:
+def options(model_args: Mapping[str, Any]) -> ModelArgs:
     """Every name is understood or an error; None stands for what is not given."""
     own: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -89,8 +89,8 @@ def options(model_args: Mapping[str, Any]) -> Options:
     if "pretrained" not in own:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
     settings = {**base, **settings}
-    Recipe.from_dict({"length": 1, **settings})  # what is wrong with it is said before a model is loaded
-    return Options(**own, settings=settings)
+    Recipe.from_dict({"length": 1, **settings})  # errors come before a model is loaded
+    return ModelArgs(**own, settings=settings)
 
 
 def _option(name: str, value: Any) -> Any:
@@ -135,7 +135,7 @@ def _shipped(name: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Ask:
+class TextRequest:
     """One way in which texts are asked for."""
 
     recipe: Recipe
@@ -147,7 +147,7 @@ class Ask:
         return text[: min((text.find(stop) for stop in self.until if stop in text), default=len(text))]
 
 
-def ask(given: Options, generation_kwargs: Mapping[str, Any], limit: int | None) -> Ask:
+def ask(given: ModelArgs, generation_kwargs: Mapping[str, Any], limit: int | None) -> TextRequest:
     """The recipe of model_args, completed by what a task says."""
     task = {name: value for name, value in generation_kwargs.items() if value is not None}
     until = task.pop("until", [])
@@ -166,13 +166,13 @@ def ask(given: Options, generation_kwargs: Mapping[str, Any], limit: int | None)
             notes.append(f"the task asks for {name}={value}, which has no meaning here and is left out")
     if "temperature" in given.settings:
         if drawn != {"temperature": float(given.settings["temperature"])}:
-            said = ", ".join(f"{name}={value:g}" for name, value in drawn.items())
-            notes.append(f"the task asks for {said}; model_args hold: temperature={given.settings['temperature']:g}")
+            asked = ", ".join(f"{name}={value:g}" for name, value in drawn.items())
+            notes.append(f"the task asks for {asked}; model_args hold: temperature={given.settings['temperature']:g}")
     else:
         more |= drawn
     length, note = _length(given, wanted, limit)
     settings = {**more, "length": length, **given.settings}
-    return Ask(Recipe.from_dict(settings), tuple(s for s in stops if s), tuple(notes + note))
+    return TextRequest(Recipe.from_dict(settings), tuple(s for s in stops if s), tuple(notes + note))
 
 
 def _drawing(task: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
@@ -187,13 +187,13 @@ def _drawing(task: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     return {"temperature": float(1.0 if temperature is None else temperature), **filters}, rest
 
 
-def _length(given: Options, wanted: Any, limit: int | None) -> tuple[int, list[str]]:
+def _length(given: ModelArgs, wanted: Any, limit: int | None) -> tuple[int, list[str]]:
     """Positions to generate: as model_args say, else as the task says, at most half of the model's context."""
-    said = given.settings.get("length")
-    if said is not None:
-        if limit is not None and isinstance(said, int) and said > limit:
-            raise SettingError(f"length is {said}", f"{given.pretrained} has room for {limit} positions")
-        return said, []
+    own = given.settings.get("length")
+    if own is not None:
+        if limit is not None and isinstance(own, int) and own > limit:
+            raise SettingError(f"length is {own}", f"{given.pretrained} has room for {limit} positions")
+        return own, []
     try:
         length = int(wanted)
     except (TypeError, ValueError):

@@ -16,7 +16,7 @@ from unmask.evaluate.rows import append, check_place, to_json
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a request comes from; equal requests are told apart by their turn."""
+    """Where a request comes from; equal requests differ in their turn."""
 
     task: str | None
     doc: int
@@ -42,7 +42,7 @@ def origins(requests: Sequence[Any]) -> list[Origin]:
 
 
 @dataclass
-class Rows:
+class RequestRows:
     """What was asked so far: sums by kind of request, and each request as a line of the file, if there is one."""
 
     path: Path | None

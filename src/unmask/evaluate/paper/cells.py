@@ -37,7 +37,7 @@ ENOUGH = 30.0
 
 
 @dataclass(frozen=True)
-class Job:
+class PaperRun:
     """What is run where."""
 
     experiment: Experiment
@@ -74,7 +74,7 @@ class Job:
         return str(folder / f"{about['task']}-{hashlib.sha256(said.encode()).hexdigest()[:12]}.{ending}.jsonl")
 
 
-def run(job: Job) -> list[Figures]:
+def run(job: PaperRun) -> list[Figures]:
     """The figures of every cell, in order."""
     model = load(job.model or job.place.model, job.device, job.dtype)
     model = compiled(model) if job.compile else model
@@ -82,14 +82,14 @@ def run(job: Job) -> list[Figures]:
     return [{"cell": cell.name, "labels": cell.labels, **one} for cell, one in zip(job.cells, found, strict=True)]
 
 
-def _each(job: Job, verb: str) -> Iterator[Cell]:
+def _each(job: PaperRun, verb: str) -> Iterator[Cell]:
     """The cells, one at a time; each is reported once it is done."""
     for place, cell in enumerate(job.cells, 1):
         yield cell
         job.on_cell(f"{job.place.name}: {verb} cell {place} of {len(job.cells)}, {cell.name}")
 
 
-def _header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
+def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
     """The header of a cell's rows."""
     name = job.model or job.place.model
     about = header(
@@ -114,7 +114,7 @@ def _weights(name: str) -> str | None:
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _tasks(job: Job, model: Denoiser) -> list[Figures]:
+def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
     assert job.place.task is not None
     task, data = TASKS[job.place.task], job.data or made(job)
     if task.puzzle is not None:
@@ -137,7 +137,7 @@ def _tasks(job: Job, model: Denoiser) -> list[Figures]:
     return found
 
 
-def _of_task(job: Job, cell: Cell, graded: dict[str, list[rows.Row]]) -> Figures:
+def _of_task(job: PaperRun, cell: Cell, graded: dict[str, list[rows.Row]]) -> Figures:
     here = graded[cell.name]
     base = job.experiment.baseline(cell)
     said = summary(here)
@@ -151,7 +151,7 @@ def _about(about: dict[str, Any]) -> Figures:
     }
 
 
-def made(job: Job) -> str:
+def made(job: PaperRun) -> str:
     """A file of the place's puzzles, made once."""
     how, n = dict(job.place.made), job.place.n or 100
     if not how:
@@ -175,7 +175,7 @@ def made(job: Job) -> str:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def _texts(job: Job, model: Denoiser) -> list[Figures]:
+def _texts(job: PaperRun, model: Denoiser) -> list[Figures]:
     n, found, seen = job.n or 256, [], {}
     for cell in _each(job, "sampled"):
         recipe = job.recipe(cell)
@@ -202,8 +202,8 @@ def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_prog
     """What the judge finds about each sample, by both conventions."""
     plain = ("number", "seed", "path_entropy")
     samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in kept]
-    tell = lambda done: on_progress(f"judging {name}", done, len(samples))  # noqa: E731
-    return judged(judge, samples, Rules("both"), path, tell)
+    progress = lambda done: on_progress(f"judging {name}", done, len(samples))  # noqa: E731
+    return judged(judge, samples, Rules("both"), path, progress)
 
 
 def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progress: Callable[[int, int], None]) -> None:
@@ -253,7 +253,7 @@ def _mean_of(values: Floats) -> Callable[[Places], dict[str, float]]:
 # --- runtime and paths -----------------------------------------------------------------------------------------------
 
 
-def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
+def _runtimes(job: PaperRun, model: Denoiser) -> list[Figures]:
     found: dict[str, Figures] = {}  # by what is run: some cells are the same
     for cell in _each(job, "timed"):
         recipe = job.recipe(cell)
@@ -278,7 +278,7 @@ def _timed(model: Denoiser, recipe: Recipe, on_progress: Callable[[int, int], No
     return {"n": len(times), "seconds": statistics.median(times), "times": times, **costs}
 
 
-def _paths(job: Job, model: Denoiser) -> list[Figures]:
+def _paths(job: PaperRun, model: Denoiser) -> list[Figures]:
     found = []
     for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
@@ -292,7 +292,7 @@ def _paths(job: Job, model: Denoiser) -> list[Figures]:
     return found
 
 
-KINDS: dict[str, Callable[[Job, Denoiser], list[Figures]]] = {
+KINDS: dict[str, Callable[[PaperRun, Denoiser], list[Figures]]] = {
     "task": _tasks,
     "text": _texts,
     "runtime": _runtimes,

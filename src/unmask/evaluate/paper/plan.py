@@ -1,10 +1,10 @@
 """A TOML file -> Experiment: its places (model and task) and its cells (settings, and what the paper printed there).
 
-    title, where, claim   what it is, where the paper has it, what it is said to show
+    title, where, claim   what it is, where the paper has it, what it should show
     kind                  cells: accuracy, or perplexity where a place has no task; runtime: seconds; paths: curves
     [all]                 settings of every cell
     [[axis]]              name, and values: each a label beside settings; the cells are all combinations of them
-    [[cell]]              cells that are no combination: labels and settings; `axes` says what the labels are
+    [[cell]]              cells that are not a combination: labels and settings; `axes` says what the labels are
     [places.NAME]         model, task, n, `made` (how its puzzles are made), `all` (settings), `theirs`: a model of the
                           paper, `scale`: of all steps and intervals, where the canvas is shorter than the paper's
     [printed."WHAT"]      the paper's numbers: labels of a cell joined by " / " -> number; `on`: the one place beside
@@ -136,7 +136,9 @@ def read(name: str, text: str) -> Experiment:
     cells = [_cell(values) for values in product(*(axis["values"] for axis in axes))] if axes else []
     cells += [_cell(tuple({**one, "label": label} for label in one["labels"])) for one in table.get("cell", [])]
     if table["kind"] not in KINDS or len({(cell.name, cell.only) for cell in cells}) != len(cells) or not cells:
-        raise InputError(f"{name}.toml is no experiment", f"its kind is one of {', '.join(KINDS)}, its cells differ")
+        raise InputError(
+            f"{name}.toml is not an experiment", f"its kind must be {' or '.join(KINDS)}, its cells differ"
+        )
     places = {key: _place(key, value) for key, value in table["places"].items()}
     known = {cell.name for cell in cells}
     for what, numbers in table.get("printed", {}).items():

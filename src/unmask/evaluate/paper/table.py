@@ -40,10 +40,10 @@ def _origin(place: Place, found: Sequence[Figures]) -> str:
     asked = "text from nothing" if place.task is None else place.task
     days = " to ".join(dict.fromkeys(dates[:1] + dates[-1:]))
     dtype = f" in {found[0]['dtype']}" if found[0].get("dtype") else ""
-    said = f"Model {found[0]['model']}{dtype}, {asked}; {', '.join(machines)}; {days}"
-    said += f"; commit {', '.join(commits)}" if commits else ""
+    text = f"Model {found[0]['model']}{dtype}, {asked}; {', '.join(machines)}; {days}"
+    text += f"; commit {', '.join(commits)}" if commits else ""
     shorter = f" Steps and Δ are {place.scale:g} of what the labels say, as its canvas is." if place.scale != 1 else ""
-    return f"{said}.{shorter} Intervals are 95 %."
+    return f"{text}.{shorter} Intervals are 95 %."
 
 
 def _columns(kind: str, found: Sequence[Figures]) -> list[Column]:

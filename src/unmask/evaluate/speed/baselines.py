@@ -62,7 +62,7 @@ def backbones(model: Denoiser, state: State, cost: int, compile: bool) -> Backbo
         with _noted(found, "not compiled"):
             found.runs[COMPILED] = _compiled(model, state)
     elif compile:
-        found.notes.append(f"not compiled: {model.name} is no network of unmask's own")
+        found.notes.append(f"not compiled: {model.name} is not a network of unmask")
     if device.type == "cuda":
         last = list(found.runs)[-1]
         with _noted(found, "no CUDA graph"):
@@ -80,7 +80,7 @@ def _noted(found: Backbones, what: str) -> Iterator[None]:
 
 
 def eager(model: Denoiser, state: State) -> Run:
-    """The network as it is, on these rows."""
+    """The network without compiling, on these rows."""
     if isinstance(model, Transformer):
         forward, inputs = _forward(model), _inputs(model, state)
         return lambda: forward(*inputs)

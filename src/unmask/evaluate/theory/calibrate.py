@@ -27,7 +27,7 @@ MOST = 1000.0  # the largest strength tried; at log2 V = 13, two particles that 
 CLOSE = 0.02  # strengths within two percent are one: no measurement tells them apart
 BOOTSTRAPS = 2000
 OF = ("population", "chosen")
-Tell = Callable[[str, int, int], None]  # what is measured, texts done, texts in all
+Progress = Callable[[str, int, int], None]  # what is measured, texts done, texts in all
 
 
 @dataclass(frozen=True)
@@ -80,22 +80,22 @@ def calibrate(
     points: int = 8,
     budget: int | None = None,  # evaluations, at most
     of: str = "population",
-    tell: Tell = lambda what, done, total: None,
-    keep: Callable[[dict[str, Any]], None] = lambda row: None,
+    on_progress: Progress = lambda what, done, total: None,
+    on_row: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Calibration:
-    """Bisect between strength 0 and `most`, at most `points` strengths; `keep` is called with each row at once."""
+    """Bisect between strength 0 and `most`, at most `points` strengths; `on_row` is called with each row at once."""
     _check(recipe, most, points, of)
-    paths = reference(model, texts, recipe, draws, lambda done, total: tell("reference", done, total))
+    paths = reference(model, texts, recipe, draws, lambda done, total: on_progress("reference", done, total))
     spent = sum(path.evaluations for some in paths for path in some)
     true = [sum(path.path_entropy for path in some) / len(some) for some in paths]
-    keep({"kind": "reference", "path_entropy": true, "evaluations": spent})
+    on_row({"kind": "reference", "path_entropy": true, "evaluations": spent})
     found: list[Point] = []
 
     def gap(strength: float) -> float:
         nonlocal spent
-        point = _point(model, texts, recipe.replace(strength=strength), tell)
+        point = _point(model, texts, recipe.replace(strength=strength), on_progress)
         found.append(point)
-        keep({"kind": "generated", **vars(point)})
+        on_row({"kind": "generated", **vars(point)})
         spent += point.evaluations
         return average(point.population if of == "population" else point.chosen) - average(true)
 
@@ -131,9 +131,9 @@ def _apart(low: float, high: float) -> float:
     return math.log1p(high) - math.log1p(low)
 
 
-def _point(model: Denoiser, texts: Sequence[Known], recipe: Recipe, tell: Tell) -> Point:
+def _point(model: Denoiser, texts: Sequence[Known], recipe: Recipe, on_progress: Progress) -> Point:
     strength = recipe.strength or 0.0
-    results = generated(model, texts, recipe, lambda done, total: tell(f"strength {strength:.3g}", done, total))
+    results = generated(model, texts, recipe, lambda done, total: on_progress(f"strength {strength:.3g}", done, total))
     return Point(
         strength,
         [average([particle.path_entropy for particle in result.particles]) for result in results],

@@ -1,7 +1,7 @@
 """Model × prompt × Recipe -> what a step of unmask costs, beside the floor and the step that public loops take.
 
-They take turns, so that a machine that slows down slows down all of them. The first two steps of a decode, with all
-that happens once in them, are left out of the mean and told by themselves.
+They are timed in alternation, so that load affects all of them equally. The first two steps of a decode, with all
+that happens once in them, are left out of the mean and reported separately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unmask.models.transformer import Transformer
 from unmask.models.wrap import layers
 from unmask.search import SEARCHES
 
-Tell = Callable[[str], None]
+OnStage = Callable[[str], None]
 Figures = dict[str, Any]
 MIB = 2**20
 EVERY = 0.3  # seconds of a decode, after which the others have their turn: as long as theirs on a GPU
@@ -50,12 +50,12 @@ def measure(
     compile: bool = True,
     repeat: int = 3,
     against: str | None = None,
-    tell: Tell = lambda stage: None,
+    on_stage: OnStage = lambda stage: None,
 ) -> Figures:
-    """All figures of `recipe.length` positions after a random prompt, for JSON; None where there is nothing to tell.
+    """All figures of `recipe.length` positions after a random prompt, for JSON; None where a figure does not exist.
 
     Times are medians of `repeat` decodes, between whose parts everything else is measured. `against` is another search,
-    timed with as many particles. `tell` is called with each stage as it begins: `stages(repeat)` times.
+    timed with as many particles. `on_stage` is called with each stage as it begins: `stages(repeat)` times.
     """
     for name, value, least in (("prompt", prompt, 0), ("repeat", repeat, 1)):
         if value < least:
@@ -64,10 +64,10 @@ def measure(
     if compile:
         torch.compiler.reset()  # the shapes of earlier measurements would count against a limit
     with torch.no_grad(), torch.cuda.device(model.device) if model.device.type == "cuda" else nullcontext():
-        scene = _set_up(model, recipe, canvas(model, recipe, prompt), compile, tell)
+        scene = _set_up(model, recipe, canvas(model, recipe, prompt), compile, on_stage)
         rounds = []
         for number in range(repeat):
-            tell(f"round {number + 1} of {repeat}")
+            on_stage(f"round {number + 1} of {repeat}")
             rounds.append(_round(scene, other))
     times = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
     runs = {name: times[name] for name in scene.backbones.runs}
@@ -79,7 +79,7 @@ def measure(
 
 
 def stages(repeat: int) -> int:
-    """How often `measure` tells what it does."""
+    """How many stages `measure` reports."""
     return repeat + 3
 
 
@@ -127,7 +127,7 @@ class Walked:
 
 
 class Walking:
-    """A decode as `decode_batch` does it, that goes on for a while whenever it is told to; between, no time counts."""
+    """A decode as `decode_batch` does it, in parts: `go` runs it for a while, and no time counts in between."""
 
     def __init__(self, model: Denoiser, recipe: Recipe, canvas: Canvas) -> None:
         self.model, self.recipe, self.canvas = model, recipe, canvas
@@ -197,17 +197,17 @@ class _Scene:
     peaks: dict[str, int | None]  # bytes above what was there before
 
 
-def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, tell: Tell) -> _Scene:
+def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, on_stage: OnStage) -> _Scene:
     """Everything once: what is slow at first, and what takes memory."""
     device, (mine, how) = model.device, own(model, compile)
     denoiser, state, *_ = prepare(model, [canvas], [recipe.seed], recipe)
     half = _halfway(model, state)
-    tell("the first decode")
-    baselines.eager(model, half)()  # what libraries set up and keep is nobody's time or memory
+    on_stage("the first decode")
+    baselines.eager(model, half)()  # what libraries set up once is counted for none of them
     (first, masked), peak = clock.peak(lambda: first_walk(mine, recipe, canvas), device)
-    tell("compiling the network" if compile else "the network")
+    on_stage("compiling the network" if compile else "the network")
     backbones = baselines.backbones(model, half, denoiser.cost, compile)
-    tell("memory")
+    on_stage("memory")
     alone = [clock.peak(run, device)[1] for run in backbones.plain]
     peaks = {"step": peak, "backbone": min(filter(None, alone), default=None), "public": None}
     reveal = max(1, int(state.open[0]) // first.steps)

@@ -1,4 +1,4 @@
-"""Measured states and paths -> the quantities of the paper's theory, each with its interval, in bits unless said.
+"""Measured states and paths -> the quantities of the paper's theory, each with its interval, in bits unless noted.
 
 Proposition 2 sets the loss of a masked token beside state entropy; its corollary sets the NELBO beside the integral of
 state entropy. Proposition 3 bounds the divergence of path distributions from below by the entropy drift, and the chain
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from unmask.core.entropy import BIT, bits
 from unmask.evaluate.stats import Mean, average, mean
-from unmask.evaluate.theory.noised import States
-from unmask.evaluate.theory.reference import Path
+from unmask.evaluate.theory.noised_states import States
+from unmask.evaluate.theory.reference import ReferencePath
 
 RISE = 1e-3  # bits: less is rounding
 
@@ -46,7 +46,7 @@ class Integrals:
 
 @dataclass(frozen=True)
 class Ends:
-    """State entropy where all is masked and where one token is; what the theorem says of them is H(p_data) and 0."""
+    """State entropy where all is masked and where one token is; the theorem gives H(p_data) and 0."""
 
     full: Mean  # t -> 1
     full_loss: Mean
@@ -93,7 +93,7 @@ def bins(states: States, width: int) -> list[Bin]:
 
 
 def needed_epsilon(gap: float, width: int) -> float | None:
-    """Solve ε + √(ε/2) ln K = gap (nats); None where the gap is negative, of which the bound says nothing."""
+    """Solve ε + √(ε/2) ln K = gap (nats); None for a negative gap, which the bound does not cover."""
     if gap < 0:
         return None
     half = math.log(width) / math.sqrt(2) / 2
@@ -144,7 +144,7 @@ def context(states: States) -> Context:
 
 
 def divergence(
-    reference: Sequence[Sequence[Path]],
+    reference: Sequence[Sequence[ReferencePath]],
     generated: Sequence[Sequence[float]],  # path entropies, bits: of each text's decoded paths
     width: int,
     steps: int | None = None,

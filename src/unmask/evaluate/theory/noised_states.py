@@ -21,7 +21,7 @@ from unmask.core.entropy import state_entropy
 from unmask.core.state import State, begin
 from unmask.errors import InputError, ModelError, SettingError
 from unmask.evaluate import batch
-from unmask.evaluate.theory.reference import Known, Tell, together
+from unmask.evaluate.theory.reference import Known, Progress, together
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def measure(
     texts: Sequence[Known],
     draws: int = 16,
     seed: int = 0,
-    tell: Tell = lambda done, total: None,
+    on_progress: Progress = lambda done, total: None,
     seeds: Sequence[int] | None = None,
 ) -> States:
     """D = `draws` states of each text, and its two ends; text i has the seed `seed` + i."""
@@ -66,7 +66,7 @@ def measure(
     for place in range(0, len(texts), size):
         state, truth, rank = _noised(model, texts[place : place + size], keys[place : place + size], draws)
         parts.append([state.masked.sum(1), state.open, *_beliefs(model, state, truth, rank == 0)])
-        tell(min(place + size, len(texts)), len(texts))
+        on_progress(min(place + size, len(texts)), len(texts))
     masked, open, entropy, loss, watched = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     wide = (len(texts), draws + 2)
     entropy, loss, watched = (numbers.view(wide) for numbers in (entropy, loss, watched))
