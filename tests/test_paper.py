@@ -13,8 +13,8 @@ from unmask.errors import InputError
 from unmask.evaluate.judge import Judge
 from unmask.evaluate.paper import EXPERIMENTS
 from unmask.evaluate.paper.cells import PaperRun, run
+from unmask.evaluate.paper.output import draw, markdown
 from unmask.evaluate.paper.plan import read
-from unmask.evaluate.paper.table import markdown
 
 SMALL = """
 title = "Small"
@@ -176,8 +176,6 @@ def test_the_command(tmp_path, capsys) -> None:
 
 def test_pictures(tmp_path) -> None:
     pytest.importorskip("matplotlib")
-    from unmask.evaluate.paper.draw import draw
-
     experiment = read("small", SMALL)
     found = run(PaperRun(experiment, experiment.places["sudoku"], tmp_path))
     made = draw(experiment, experiment.places["sudoku"], found, tmp_path)

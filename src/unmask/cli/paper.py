@@ -16,8 +16,7 @@ from unmask.errors import InputError, unknown
 from unmask.evaluate.judge import DEFAULT, load_judge
 from unmask.evaluate.paper import EXPERIMENTS, Experiment, Place
 from unmask.evaluate.paper.cells import PaperRun, run
-from unmask.evaluate.paper.draw import draw
-from unmask.evaluate.paper.table import markdown
+from unmask.evaluate.paper.output import draw, markdown
 from unmask.models.files.checkpoint import DTYPES
 
 Namespace = argparse.Namespace

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import InputError, unknown
-from unmask.evaluate.judge.judge import Judge
-from unmask.evaluate.judge.opinion import GRAMS, Opinion, Rules, opinions
+from unmask.evaluate.judge.judge import GRAMS, Judge, Opinion, Rules, opinions
 from unmask.evaluate.rows import JsonLines
 from unmask.evaluate.stats import Floats, bootstrap, ceiling, pearson, spearman
 from unmask.tasks import files
