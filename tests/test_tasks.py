@@ -220,7 +220,7 @@ def test_an_answer_that_never_ends_is_stopped(monkeypatch):
 
 
 def test_programs_need_a_sandbox():
-    with pytest.raises(InputError, match="hand a sandbox in"):
+    with pytest.raises(InputError, match="pass a sandbox"):
         TASKS["humaneval"].grades("    return 1", ROWS["humaneval"])
     with pytest.raises(InputError, match="runs no programs"):
         TASKS["gsm8k"].running(trusted)
@@ -320,8 +320,8 @@ def test_without_math_verify(monkeypatch):
 
 
 def test_diversity():
-    assert diversity.diversity([1, 1, 1]) == 0.0
-    assert diversity.diversity([1, 2, 3, 4]) == pytest.approx(1.386294)
+    assert diversity([1, 1, 1]) == 0.0
+    assert diversity([1, 2, 3, 4]) == pytest.approx(1.386294)
 
 
 # --- the real files --------------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_files_of_texts(table, tmp_path):
     texts, counts = read(table, str(tmp_path / "pairs.jsonl"), None, 9)
     assert [text.open for text in texts] == [[False] * 3 + [True] * 3, [True] * 3] and counts is None
     (tmp_path / "prose.txt").write_text("senate\ntester\n\nate\n")
-    with pytest.raises(InputError, match="no character of this model"):
+    with pytest.raises(InputError, match="not a character of this model"):
         read(table, str(tmp_path / "prose.txt"), 3, 2)
 
 
