@@ -29,18 +29,7 @@ from unmask.models import Head
 LAYOUTS = [
     Config(128, 256, 64, 8, 4),
     Config(128, 256, 64, 8, 3),
-    Config(128, 256, 64, 8, 4, flat=True),
-    Config(128, 256, 64, 8, 3, flat=True),
-    Config(128, 256, 64, 8, 3, flat=True, group=8),
-    Config(128, 256, 64, 8, 3, flat=True, group=32),
-    Config(128, 256, 64, 8, 3, flat=True, piece=32),
-    Config(256, 128, 64, 8, 3, flat=True),
     Config(128, 128, 64, 4, 3, 2),
-    Config(128, 128, 64, 4, 3, 2, flat=True),
-    Config(128, 128, 64, 8, 4, flat=True),
-    Config(128, 128, 128, 8, 3, flat=True),
-    Config(64, 256, 64, 4, 4, flat=True),
-    Config(64, 128, 64, 4, 4, 2, flat=True),
 ]
 HOWS = {"T=0": Draw(0.0, ban=(5,)), "T=1": Draw(1.0, ban=(5,)), "T=0.7": Draw(0.7, ban=(5,))}
 CHECKED = 32  # rows compared with the reference

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmask.core import beliefs
 from unmask.core.denoiser import Head
-from unmask.core.entropy import BIT, bits, joint_entropy, marginal_entropies, state_entropy
+from unmask.core.entropy import BIT, bits, state_entropy
 from unmask.core.state import begin
 from unmask.core.step import Moment, Rules, walk
 from unmask.models.made.table import Table
@@ -62,18 +62,6 @@ def test_only_counted_positions_count() -> None:
 
 def test_bits() -> None:
     assert bits(real([0.0, BIT, 3 * BIT])).tolist() == [0, 1, 3]
-
-
-def test_joint_and_marginal_entropies() -> None:
-    """A fair coin and its copy: two bits of marginals, one of joint; a single axis is its own marginal."""
-    copy = torch.tensor([[0.5, 0.0], [0.0, 0.5]])
-    assert bits(marginal_entropies(copy)).tolist() == [1, 1]
-    assert float(bits(joint_entropy(copy))) == 1
-    single = torch.tensor([0.5, 0.25, 0.25])
-    assert bits(marginal_entropies(single)).tolist() == [1.5]
-    assert float(bits(joint_entropy(single))) == 1.5
-    exact = [position_entropies([MASK] * 4)[place] for place in range(4)]
-    assert torch.allclose(marginal_entropies(JOINT), real(exact), rtol=0, atol=1e-12)
 
 
 # --- along a walk ----------------------------------------------------------------------------------------------------
@@ -130,21 +118,6 @@ def test_path_entropy_is_the_mean_over_the_inputs_that_had_masks(
         assert path[0][0] == [MASK] * 4 and MASK not in path[-1][1]
         assert float(steps[-1].state.path_entropy[row]) == pytest.approx(sum(means) / len(means), abs=1e-12)
         assert float(steps[-1].state.entropy[row]) == pytest.approx(means[-1], abs=1e-12)  # kept by the finished
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"), [("uniform", {"steps": 3}), ("ancestral", {"steps": 5}), ("eb", {"bound": 1.0})]
-)
-def test_time_weights_are_the_decided_shares(name: str, settings: dict[str, Any]) -> None:
-    """weight="time": Σ h_i × the share of the region that step i decided; the shares sum to 1."""
-    steps = moments(SAMPLERS[name](**settings), Rules(beliefs.Draw(1.0), weight="time"))
-    assert torch.allclose(steps[-1].state.entropy_weight, torch.ones(15).double(), rtol=0, atol=1e-12)
-    for row, path in enumerate(histories(steps)):
-        total = 0.0
-        for before, after in path:
-            values = list(position_entropies(before).values())
-            total += sum(values) / max(1, len(values)) * (before.count(MASK) - after.count(MASK)) / 4
-        assert float(steps[-1].state.path_entropy[row]) == pytest.approx(total, abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["uniform", "semi-ar"])

@@ -44,9 +44,8 @@ ONLY = {
 LAZY = {"decoding": "report", "tasks": "models"}  # only inside a function: loaded when it is called
 # Arrows that are still to be cut.
 DEBT = {
-    "core.gpu.recorded": "models samplers search",
-    "core.gpu.spread": "search",
-    "core.step": "models search",
+    "core.gpu.recorded": "models samplers",
+    "core.step": "models",
     "samplers": "decoding",
     "samplers.scores": "decoding",
 }

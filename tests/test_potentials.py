@@ -1,4 +1,4 @@
-"""What weighs particles beyond the printed state entropy: paths, likelihoods, windows, islands, and other choices."""
+"""What weighs particles beyond the printed state entropy: ratios, likelihoods, copies, and other choices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import torch
 
 from unmask import Recipe, load
 from unmask.cli import main
+from unmask.core.resampling import reopen, resample
 from unmask.core.state import State, Vocab, begin
 from unmask.decoding.decode import Result, decode, decode_batch
 from unmask.errors import InputError, SettingError
-from unmask.search import Search, decided, reopen, resample, smc
-from unmask.search.choosers import CHOOSERS
-from unmask.search.potentials import POTENTIALS
+from unmask.search import CHOOSERS, POTENTIALS, Search, smc
 
 BIT = math.log(2)
 K = 4
@@ -78,27 +77,22 @@ def test_several_positions_a_step_are_counted_apart(table) -> None:
 
 
 def test_a_growth_is_counted_once() -> None:
-    """Asked twice, `change` and `path` weigh by the difference, `plain` by the sum of both."""
+    """Computed twice, `since` weighs by the difference, `plain` by the sum of both."""
     first, second = [1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 1.0, 5.0]
-    for name, expected in (
-        ("plain", [-(a + b) for a, b in zip(first, second, strict=True)]),
-        ("change", [-b for b in second]),
-        ("path", [-(a + b) for a, b in zip(first, second, strict=True)]),
+    for since, expected in (
+        (False, [-(a + b) for a, b in zip(first, second, strict=True)]),
+        (True, [-b for b in second]),
     ):
-        search = never(potential=name)
+        search = replace(never(), potential=replace(POTENTIALS["plain"], since=since))
         state = state_of(first)
         done = once(search, state)
-        later = state.replace(
-            log_weight=done.log_weight,
-            score=done.score,
-            entropy_sum=state.entropy,
-            entropy=torch.tensor(second).double() * BIT,
-        )
+        later = state.replace(log_weight=done.log_weight, score=done.score, entropy=torch.tensor(second).double() * BIT)
         assert once(search, later).log_weight.tolist() == pytest.approx(expected)
 
 
 def test_a_copy_has_been_asked_what_its_ancestor_was() -> None:
-    done = once(smc(K, 1, strength=1e6, potential="change"), state_of([3.0, 1.0, 2.0, 4.0]))
+    search = replace(smc(K, 1, strength=1e6), potential=replace(POTENTIALS["plain"], since=True))
+    done = once(search, state_of([3.0, 1.0, 2.0, 4.0]))
     assert done.ancestors.tolist() == [1] * K and done.score.tolist() == pytest.approx([-1.0] * K)
 
 
@@ -212,15 +206,14 @@ def test_one_particle_and_no_strength_change_nothing(table, potential: str) -> N
     assert found.log_evidence == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize("potential", ["path", "likelihood", "change"])
-def test_the_evidence_of_a_growth_is_the_mean_of_its_end(table, potential: str) -> None:
+def test_the_evidence_of_a_growth_is_the_mean_of_its_end(table) -> None:
     """Telescoping: with resampling at every step, E exp(log_evidence) = E_Q exp(λ score) at the last asking.
 
     Compared with free paths, whose scores are read off their own curves.
     """
     strength, many = 0.7, 6000
     recipe = Recipe("uniform", length=4, temperature=1.0)
-    searched = recipe.replace(search="smc", particles=4, every=1, potential=potential, strength=strength)
+    searched = recipe.replace(search="smc", particles=4, every=1, potential="likelihood", strength=strength)
     prompts = [""] * many
     estimates = (
         torch.tensor([r.log_evidence for r in decode_batch(table, prompts[::4], recipe=searched)]).double().exp()
@@ -228,56 +221,18 @@ def test_the_evidence_of_a_growth_is_the_mean_of_its_end(table, potential: str) 
     last: dict[int, int] = {}  # the column that each row wrote last
     watch = lambda event: last.update({row: column for row, column, *_ in event.get("changes", [])})  # noqa: E731
     found = decode_batch(table, prompts, recipe=recipe, on_event=watch)
-    ends = [end(one, potential, table, last[row]) for row, one in enumerate(found)]
+    ends = [end(one, table, last[row]) for row, one in enumerate(found)]
     free = (strength * torch.tensor(ends).double()).exp()
     error = math.sqrt(float(estimates.var()) / len(estimates) + float(free.var()) / len(free))
     assert abs(float(estimates.mean() - free.mean())) < 4.9 * error
     assert error < 0.05 * float(free.mean())
 
 
-def end(found: Result, potential: str, table, last: int) -> float:
+def end(found: Result, table, last: int) -> float:
     """The score of a path of four steps when it is asked for the last time: before its last step."""
-    h = [value for value in found.particles[0].state_entropy if value is not None]
-    if potential != "likelihood":
-        return -sum(h) if potential == "path" else -h[-1]
     joint = table.joint.sum([axis for axis in range(table.joint.dim()) if axis >= 4])
     beside = joint[tuple(slice(None) if column == last else found.tokens[column] for column in range(4))]
     return (found.particles[0].log_prob - float((beside / beside.sum())[found.tokens[last]].log())) / BIT
-
-
-# --- windows, tempering, islands -------------------------------------------------------------------------------------
-
-
-def test_nothing_is_resampled_outside_of_the_window() -> None:
-    state = state_of([1.0, 9.0, 9.0, 9.0])
-    some = state.replace(tokens=state.tokens.index_fill(1, torch.arange(4), 0))  # 4 of 10 decided
-    assert decided(some).tolist() == pytest.approx([0.4])
-    for window, moves in (({}, True), ({"after": 0.5}, False), ({"until": 0.3}, False), ({"after": 0.4}, True)):
-        done = once(smc(K, 1, strength=1e6, **window), some)
-        assert (done.ancestors.tolist() == [0] * K) is moves
-        assert moves or bool(done.ess.isnan().all())
-
-
-def test_the_strength_grows_with_what_is_decided() -> None:
-    state = state_of([1.0, 2.0, 3.0, 4.0])
-    some = state.replace(tokens=state.tokens.index_fill(1, torch.arange(5), 0))
-    done = once(never(potential="plain", strength=8.0, temper=2.0), some)
-    assert float(done.strength) == pytest.approx(2.0)
-    assert done.log_weight.tolist() == pytest.approx([-2, -4, -6, -8])
-
-
-@pytest.mark.parametrize("scheme", ["multinomial", "systematic"])
-def test_islands_keep_to_themselves(scheme: str) -> None:
-    state = state_of([5.0, 1.0, 5.0, 0.5, 3.0, 5.0])
-    done = once(smc(6, 1, strength=1e6, islands=3, scheme=scheme), state)
-    assert done.ancestors.tolist() == [1, 1, 3, 3, 4, 4]
-
-
-def test_as_many_islands_as_particles_are_best_of_n(table) -> None:
-    free = Recipe("uniform", "best-of-n", length=6, temperature=1.0, particles=5)
-    apart = Recipe("uniform", "smc", length=6, temperature=1.0, particles=5, every=1, islands=5)
-    one, two = (decode(table, "", recipe=recipe).particles for recipe in (free, apart))
-    assert [particle.tokens for particle in one] == [particle.tokens for particle in two]
 
 
 # --- choices ---------------------------------------------------------------------------------------------------------
@@ -320,11 +275,10 @@ def test_what_follows_an_eos_does_not_count() -> None:
     assert state.surprise.tolist() == pytest.approx([math.sqrt(0.5)] * 2)
 
 
-@pytest.mark.parametrize("weight", ["step", "time"])
 @pytest.mark.parametrize("sampler", ["uniform", "ancestral"])
-def test_sure_masks_behind_an_eos_are_not_foreseen(sampler: str, weight: str) -> None:
+def test_sure_masks_behind_an_eos_are_not_foreseen(sampler: str) -> None:
     """Surprise is the same with and without them in state entropy, which they lower."""
-    recipe = Recipe(sampler, "auto", length=12, steps=6, temperature=1.0, particles=8, weight=weight)
+    recipe = Recipe(sampler, "auto", length=12, steps=6, temperature=1.0, particles=8)
     model = load("random")
     everything, before = (
         [one for found in decode_batch(model, [""] * 8, recipe=each) for one in found.particles]
@@ -365,16 +319,13 @@ def test_an_answer_must_be_comparable(table) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"after": 0.6, "until": 0.5}, "give after below until"),
-        ({"particles": 8, "islands": 3}, "8 particles cannot make 3 islands: give 6 or 9"),
-        ({"target": 0.5, "temper": 1.0}, "temper and target exclude each other"),
+        ({"target": 0.5, "strength": 1.0}, "strength and target exclude each other"),
         ({"reopen": 0.5, "sampler": "eb"}, "sampler eb, which plans no steps"),
         ({"reopen": 0.5, "sampler": "p2"}, "sampler p2, which revises by itself"),
-        ({"potential": "path", "weight": "time"}, "counts every state the same: use weight step"),
         ({"reopen": 0.5, "cache_block": 8}, "a prefix cache does not go with reopen"),
-        ({"reopen": 0.5, "potential": "both"}, "reopen does not go with potential both"),
+        ({"reopen": 0.5, "potential": "likelihood"}, "reopen does not go with potential likelihood"),
         ({"choose": "entropi"}, "did you mean 'entropy'"),
-        ({"until": 1.5}, "it must be at most 1"),
+        ({"reopen": 1.5}, "it must be at most 1"),
     ],
 )
 def test_settings_that_do_not_go_together(settings: dict[str, Any], said: str) -> None:

@@ -13,6 +13,7 @@ from unmask import SAMPLERS, SEARCHES, Recipe, UnmaskError
 from unmask.core.state import Vocab
 from unmask.decoding.background import Background
 from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, parse, takes
+from unmask.search import SCHEMES
 
 SPECIFIC = {name for name, row in SETTINGS.items() if not row.general}
 
@@ -21,9 +22,9 @@ RECIPES: list[dict[str, Any]] = [
     {"sampler": "eb", "search": "smc", "bound": 0.1, "particles": 8, "length": 64, "seed": -3},
     {"temperature": 1e-05, "top_k": 50, "top_p": 0.95, "guidance": 1.5},
     {"ban": (3, "eos", 40), "late": ("eos",), "fill_tail": True, "skip_tail": True},
-    {"sampler": "semi-ar", "block_length": 8, "steps": 16, "scope": "block", "weight": "time"},
+    {"sampler": "semi-ar", "block_length": 8, "steps": 16, "scope": "block"},
     {"sampler": "p2", "rule": "fresh-draw", "eta": 0.0},
-    {"sampler": "dream", "rule": "confidence_threshold", "threshold": 0.5, "alg_temp": 0.25},
+    {"sampler": "dream", "rule": "confidence_threshold", "threshold": 0.5, "select_temperature": 0.25},
     {"sampler": "dream", "rule": "maskgit_plus", "eps": 1e-4},
     {"search": "smc", "scheme": "systematic", "potential": "plain", "target": 0.5, "every": 7},
     {"search": "beam", "beams": 3, "candidates": 2, "every": 2},
@@ -77,7 +78,14 @@ def test_numbers_keep_their_kind() -> None:
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_aliases(alias: str, name: str) -> None:
-    values = {"length": 7, "guidance": 1.5, "sampler": "entropy", "rule": "entropy", "particles": 3}
+    values = {
+        "length": 7,
+        "guidance": 1.5,
+        "sampler": "entropy",
+        "rule": "entropy",
+        "particles": 3,
+        "select_temperature": 0.5,
+    }
     extra = {"rule": {"sampler": "dream"}, "particles": {"search": "best-of-n"}}.get(name, {})
     assert Recipe.from_dict({**extra, alias: values[name]}) == Recipe(**extra, **{name: values[name]})
     text = " ".join(f"{k}={v}" for k, v in {**extra, alias: values[name]}.items())
@@ -133,13 +141,13 @@ def test_a_setting_that_nobody_takes_is_refused(name: str) -> None:
 
 
 def test_what_the_settings_stand_for() -> None:
-    recipe = Recipe(temperature=0.5, top_k=3, ban=("eos", 2), late=("eos",), weight="time")
+    recipe = Recipe(temperature=0.5, top_k=3, ban=("eos", 2), late=("eos",))
     rules = recipe.build_rules(Vocab(mask=9, eos=(7, 8)), 10)
     assert rules.draw.temperature == 0.5 and rules.draw.top_k == 3
     assert rules.draw.ban == (7, 8, 2) and rules.late == (7, 8)
-    assert (rules.scope, rules.weight) == ("region", "time")
+    assert rules.scope == "region"
     search = Recipe(search="smc", particles=7, every=3, scheme="residual").build_search()
-    assert (search.particles, search.every, search.scheme, search.strength) == (7, 3, "residual", 5.0)
+    assert (search.particles, search.every, search.scheme, search.strength) == (7, 3, SCHEMES["residual"], 5.0)
     sampler = Recipe(sampler="semi-ar", steps=9, block_length=4).build_sampler()
     assert (sampler.steps, sampler.block_length) == (9, 4)
 

@@ -81,7 +81,6 @@ OPTIONS = [
     {"guidance": 1.5},
     {"late": ("eos",), "fill_tail": True, "skip_tail": True},
     {"block_length": 4, "scope": "block"},
-    {"weight": "time"},
     {"select_temperature": 0.5},
     {"search": "smc", "every": 2, "target": 0.5, "scheme": "systematic"},
     {"search": "smc", "every": 1, "below": 0.9, "strength": 50.0},

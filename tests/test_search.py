@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unmask import Recipe
 from unmask.core.denoiser import Head
+from unmask.core.resampling import Resampled, Search, resample, solve_strength
 from unmask.core.state import State, Vocab, begin
 from unmask.core.step import Rules, walk
 from unmask.decoding import trace as traces
@@ -22,8 +23,7 @@ from unmask.decoding.decode import decode, decode_batch
 from unmask.errors import SettingError
 from unmask.models.made.table import Table
 from unmask.samplers import SAMPLERS
-from unmask.search import POTENTIALS, SCHEMES, Resampled, Search, beam, greedy, resample, smc, solve_strength
-from unmask.search.choosers import CHOOSERS
+from unmask.search import CHOOSERS, POTENTIALS, SCHEMES, beam, greedy, smc
 
 BIT = math.log(2)
 FACTS = [3, 3.5, 4.2, 3.1, 5]  # facts.md, section 2: state entropies in bits

@@ -202,7 +202,7 @@ def test_open_dcoder(row: str, search: str) -> None:
     assert numbers(recipe, CODER_SMC) == (CODER_SMC if search == "smc" else dict.fromkeys(CODER_SMC))
     # not printed: the public evaluation's defaults, and Dream's time grid
     assert recipe.top_k == 200 and recipe.top_p is None
-    assert recipe.alg_temp == (0.5 if recipe.sampler == "dream" else None)
+    assert recipe.select_temperature == (0.5 if recipe.sampler == "dream" else None)
     assert recipe.eps == (0.001 if row == "uniform" else None)
     assert one.model == "fredzzp/open-dcoder-0.5B" and one.prompted and not one.chat
     assert "Table 8" in one.about and "Table 4" in one.about

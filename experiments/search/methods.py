@@ -1,15 +1,22 @@
-"""What the study decodes, and how: cells × methods -> recipes."""
+"""What the study decodes, and how: cells × methods -> recipes, some of them with searches of the study's own."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from unmask.decoding import recipe as recipes
+from torch import Tensor
+
+from unmask.core.entropy import bits
+from unmask.core.resampling import Potential, Resampled, Search, resample
+from unmask.core.state import State
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import takes
 from unmask.errors import SettingError
-from unmask.search import SEARCHES
+from unmask.search import SEARCHES, smc
+from unmask.search.potentials import gibbs, likelihood, plain
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,98 @@ CELLS = {
 } | {cell.name: cell for cell in (Cell("sudoku", 24, "eb", None), Cell("countdown", 4, "eb", None))}
 
 
+# --- searches that only the study has ---------------------------------------------------------------------------------
+
+
+def decided(state: State) -> Tensor:  # [P] float64
+    """The share of its open positions that a prompt's particles have decided, on average."""
+    left = state.masked.sum(1).double() / state.open.clamp(min=1)
+    return 1 - left.view(-1, state.particles).mean(1)
+
+
+def path(state: State, width: int) -> Tensor:
+    """All state entropies of the path so far, in bits: path entropy is their mean."""
+    return -bits(state.entropy_sum + state.entropy)
+
+
+def both(state: State, width: int) -> Tensor:
+    """The path's entropies and the log-probability of its tokens, each for one position."""
+    steps = (state.entropy_weight + 1).clamp(min=1)
+    written = (state.open - state.masked.sum(1)).clamp(min=1)
+    return path(state, width) / steps + likelihood(state, width) / written
+
+
+def tempered(state: State, width: int) -> Tensor:
+    """The printed score, times the squared share of decided positions."""
+    return gibbs(state, width) * (decided(state) ** 2).repeat_interleave(state.particles)
+
+
+def window(after: float, until: float) -> Callable[..., Resampled]:
+    """Resample only while the share of decided positions is within these limits."""
+
+    def within(search: Search, state: State, step: Any, live: Tensor, due: Tensor, width: int) -> Resampled:
+        share = decided(state)
+        return resample(search, state, step, live, due & (share >= after) & (share <= until), width)
+
+    return within
+
+
+def islands(many: int) -> Callable[..., Resampled]:
+    """Resample groups of particles separately. The evidence is the mean of their logarithms: no estimate of Z."""
+
+    def apart(search: Search, state: State, step: Any, live: Tensor, due: Tensor, width: int) -> Resampled:
+        groups = state.replace(particles=state.particles // many)
+        found = resample(search, groups, step, live, due.repeat_interleave(many), width)
+        means = {name: getattr(found, name).view(-1, many).mean(1) for name in ("log_evidence", "ess", "strength")}
+        return replace(found, **means)
+
+    return apart
+
+
+def weighed(potential: Potential) -> Callable[..., Search]:
+    """Systematic resampling by a potential of the study's own."""
+
+    def build(
+        particles: int = 5,
+        every: int | None = None,
+        strength: float | None = None,
+        target: float | None = None,
+        below: float | None = None,
+    ) -> Search:
+        return replace(smc(particles, every, strength, "plain", "systematic", target, below), potential=potential)
+
+    return build
+
+
+def moved(change: Callable[[int], Callable[..., Resampled]]) -> Callable[..., Search]:
+    """Systematic resampling by the printed potential, another function of it; `change` is given the particles."""
+
+    def build(particles: int = 5, every: int | None = None, target: float | None = None) -> Search:
+        search = smc(particles, every, scheme="systematic", target=target)
+        return replace(search, resample=change(particles))
+
+    return build
+
+
+OWN: dict[str, Callable[..., Search]] = {
+    "change": weighed(Potential(plain, since=True)),
+    "path": weighed(Potential(path, since=True)),
+    "both": weighed(Potential(both)),
+    "tempered": weighed(Potential(tempered)),
+    "early": moved(lambda k: window(0.0, 0.5)),
+    "late": moved(lambda k: window(0.5, 1.0)),
+    "islands": moved(lambda k: islands(max(1, k // 4))),
+}
+
+
+def register() -> None:
+    """Let recipes name the searches of the study."""
+    SEARCHES.update(OWN)
+
+
+# --- the methods ------------------------------------------------------------------------------------------------------
+
+
 def beams(k: int) -> dict[str, Any]:
     """The better half goes on, each twice."""
     if k % 2:
@@ -66,18 +165,16 @@ METHODS: dict[str, Any] = {
     },
     "ess-0.7-often": lambda cell, k: {**EVEN, "target": 0.7, "every": max(1, cell.steps // 8)},
     "ess-0.7-twice": lambda cell, k: {**EVEN, "target": 0.7, "every": math.ceil(cell.steps / 3)},
-    **{
-        f"{name}-0.7": {**EVEN, "potential": name, "target": 0.7}
-        for name in ("change", "path", "likelihood", "both", "relative")
-    },
-    "path-1": {**EVEN, "potential": "path", "strength": 1.0},
-    "below-0.5": {**EVEN, "potential": "path", "strength": 1.0, "below": 0.5},
+    **{f"{name}-0.7": {**EVEN, "potential": name, "target": 0.7} for name in ("likelihood", "relative")},
+    **{f"{name}-0.7": {"search": name, "target": 0.7} for name in ("change", "path", "both")},
+    "path-1": {"search": "path", "strength": 1.0},
+    "below-0.5": {"search": "path", "strength": 1.0, "below": 0.5},
     "relative-1": {**EVEN, "potential": "relative", "strength": 1.0, "below": 0.7},
     "relative-1-often": lambda cell, k: {**METHODS["relative-1"], "every": max(1, cell.steps // 8)},
     "relative-2": {**EVEN, "potential": "relative", "strength": 2.0, "below": 0.7},
-    "early-0.7": {**EVEN, "target": 0.7, "until": 0.5},
-    "late-0.7": {**EVEN, "target": 0.7, "after": 0.5},
-    "tempered": {**EVEN, "strength": 100.0, "temper": 2.0},
+    "early-0.7": {"search": "early", "target": 0.7},
+    "late-0.7": {"search": "late", "target": 0.7},
+    "tempered": {"search": "tempered", "strength": 100.0},
     "half": lambda cell, k: {**beams(k), "every": max(1, cell.steps // 4)},
     "half-twice": lambda cell, k: {**beams(k), "every": math.ceil(cell.steps / 3)},
     **{f"reopen-{share}": {**EVEN, "target": 0.7, "reopen": share} for share in (0.5, 0.8)},
@@ -85,7 +182,7 @@ METHODS: dict[str, Any] = {
     "half-reopen": lambda cell, k: {**METHODS["half"](cell, k), "reopen": 0.5},
     # particle Gibbs: the best path is kept, and what the others hold of it is drawn again
     "retained": lambda cell, k: {**METHODS["half-reopen"](cell, k), "beams": 1, "candidates": k},
-    "islands-0.7": lambda cell, k: {**EVEN, "target": 0.7, "islands": max(1, k // 4)},
+    "islands-0.7": {"search": "islands", "target": 0.7},
 }
 
 
@@ -109,5 +206,5 @@ def settings(method: str, cell: Cell, k: int) -> Recipe:
     """How a method decodes a cell with K particles."""
     given = METHODS[method]
     given = given(cell, k) if callable(given) else given
-    counted = "particles" in recipes.settings(SEARCHES[given["search"]])
+    counted = "particles" in takes(SEARCHES[given["search"]])
     return cell.recipe(**given, **({"particles": k} if counted else {}))

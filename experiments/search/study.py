@@ -22,7 +22,7 @@ from typing import Any
 
 from choices import CHOICES, Line
 from kept import in_order, place, readable, source
-from methods import CELLS, METHODS, Cell, goes, settings
+from methods import CELLS, METHODS, Cell, goes, register, settings
 from pack import pack
 from report import report
 
@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--dtype")
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
+    register()
     try:
         with show.progress():
             {"run": run, "judge": judge, "report": report, "pack": pack}[args.what](args)

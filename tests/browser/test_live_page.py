@@ -228,10 +228,9 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     page = live({**TEXT, **WALK})
     fields = "() => [...document.querySelectorAll('.recipe:not([hidden]) [name]')].map((it) => it.name)"
     general = {"temperature", "top_k", "top_p", "guidance", "cache_block", "ban", "late", "fill_tail", "skip_tail"}
-    general |= {"scope", "weight"}
+    general |= {"scope"}
     mine = set(page.evaluate(fields)) - general
-    searching = {"particles", "every", "strength", "potential", "scheme", "target", "below"}
-    searching |= {"after", "until", "temper", "islands", "reopen", "choose"}
+    searching = {"particles", "every", "strength", "potential", "scheme", "target", "below", "reopen", "choose"}
     assert mine == {"steps", "block_length", *searching}
     page.locator("#A-sampler").select_option("eb")
     page.locator("#A-search").select_option("greedy")

@@ -29,6 +29,19 @@ Proposal = Mapping[int, int]  # masked position -> proposed token
 Subset = frozenset[int]
 Kernel = Callable[[Tokens, int], Law]  # state, step -> law of the next state
 
+
+def joint_entropy(joint: Tensor) -> Tensor:
+    """H_oracle: Shannon entropy in nats of a table of probabilities of any shape."""
+    return torch.as_tensor(torch.special.entr(joint.double()).sum())
+
+
+def marginal_entropies(joint: Tensor) -> Tensor:  # [V, …, V] with L axes -> [L], nats
+    """The entropy of each position's marginal; their sum bounds `joint_entropy` (Proposition 1)."""
+    axes = range(joint.dim())
+    marginals = [joint.double().sum([a for a in axes if a != axis]) if joint.dim() > 1 else joint for axis in axes]
+    return torch.stack([torch.special.entr(m.double()).sum() for m in marginals])
+
+
 ALARM = 1e-6  # the false-alarm rate of every χ² test here
 SIGMAS = 4.9  # and of every z-test: P(|N(0, 1)| > 4.9) = erfc(4.9/√2) = 9.6e-7
 

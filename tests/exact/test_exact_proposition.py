@@ -11,11 +11,11 @@ import itertools
 import oracle as ideal
 import pytest
 import torch
-from oracle import Oracle, Tokens
+from oracle import Oracle, Tokens, joint_entropy, marginal_entropies
 from torch import Tensor
 
 from unmask.core import beliefs
-from unmask.core.entropy import joint_entropy, marginal_entropies, state_entropy
+from unmask.core.entropy import state_entropy
 from unmask.core.state import begin
 
 SHAPES = [(2, 3), (3, 3), (2, 4), (4, 2)]

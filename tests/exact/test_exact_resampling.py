@@ -26,8 +26,9 @@ import torch
 from oracle import ALARM, SIGMAS, z_score
 from torch import Tensor
 
+from unmask.core.resampling import Resampled, Search, resample
 from unmask.core.state import State, Vocab, begin
-from unmask.search import SCHEMES, Resampled, Search, resample
+from unmask.search import POTENTIALS, SCHEMES
 
 GRID = 4_000
 RUNS = 20_000
@@ -112,7 +113,7 @@ def resampled(scheme: str, weights: Tensor, live: Tensor, step: int = 3, seed: i
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     state: State = begin(tokens, everywhere, everywhere, torch.arange(RUNS) + seed, Vocab(2), k, 10)
     state = state.replace(entropy=(-weights.log() * math.log(2)).repeat(RUNS))
-    search = Search(k, True, 1, strength=1.0, potential="plain", scheme=scheme)
+    search = Search(k, 1, strength=1.0, potential=POTENTIALS["plain"], scheme=SCHEMES[scheme])
     return resample(search, state, step, live.repeat(RUNS), torch.ones(RUNS, dtype=torch.bool), 2)
 
 

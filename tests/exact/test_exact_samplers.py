@@ -142,7 +142,7 @@ CASES = {
     # Dream: drawn from all candidates, by the tempered and filtered probability, its own counts.
     "dream": Case(
         "dream",
-        {"steps": 3, "rule": "maskgit_plus", "alg_temp": 0.5},
+        {"steps": 3, "rule": "maskgit_plus", "select_temperature": 0.5},
         ideal.dream(ideal.by_shaped_probability(temperature=0.8, top_k=2), 3, 0.5),
         ideal.dream(ideal.by_probability, 3, 0.5),
         3,

@@ -12,10 +12,10 @@ import math
 import oracle as ideal
 import pytest
 import torch
-from oracle import SIGMAS, Oracle, Tokens
+from oracle import SIGMAS, Oracle, Tokens, joint_entropy, marginal_entropies
 from torch import Tensor
 
-from unmask.core.entropy import BIT, joint_entropy, marginal_entropies
+from unmask.core.entropy import BIT
 from unmask.decoding.recipe import Recipe
 from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory import quantities

@@ -60,10 +60,10 @@ SAMPLER_VARIANTS: dict[str, list[Settings]] = {
     "dream": [
         {},
         {"rule": "maskgit_plus", "steps": 5},
-        {"rule": "topk_margin", "alg_temp": 0.5},
+        {"rule": "topk_margin", "select_temperature": 0.5},
         {"rule": "confidence_threshold", "threshold": 0.1, "steps": 4},
         {"rule": "confidence_threshold", "steps": 3},
-        {"rule": "entropy", "alg_temp": 0.5, "temperature": 0.0},
+        {"rule": "entropy", "select_temperature": 0.5, "temperature": 0.0},
     ],
 }
 
@@ -77,7 +77,7 @@ SEARCH_VARIANTS: dict[str, list[Settings]] = {
         {**SMC, "potential": "plain", "strength": 3.0},
         {"particles": 4, "every": 2, "target": 0.5},
         {"particles": 4, "every": 1, "below": 0.9, "scheme": "systematic"},
-        {**SMC, "potential": "both", "islands": 2, "after": 0.1, "until": 0.9, "temper": 1.0, "choose": "likelihood"},
+        {**SMC, "potential": "likelihood", "strength": 1.0, "choose": "likelihood"},
     ],
     "greedy": [{"candidates": 3}, {"candidates": 3, "every": 2}],
     "beam": [{"beams": 2, "candidates": 2}, {"beams": 3, "candidates": 2, "every": 2}],

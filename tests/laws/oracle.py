@@ -67,10 +67,10 @@ def paths(events: list[Event], replayed: list[list[list[int]]], mask: int) -> li
     return found
 
 
-def mean(path: list[tuple[float | None, int]], weight: str = "step") -> float:
-    """Path entropy from a lineage: every state with masks the same, or by what its step decided."""
-    terms = [(h, 1 if weight == "step" else max(0, decided)) for h, decided in path if h is not None]
-    return sum(h * w for h, w in terms) / sum(w for _, w in terms)
+def mean(path: list[tuple[float | None, int]]) -> float:
+    """Path entropy from a lineage: the mean over its states with masks."""
+    terms = [h for h, _ in path if h is not None]
+    return sum(terms) / len(terms)
 
 
 def replayed_entropies(

@@ -180,7 +180,6 @@ def test_settings_out_of_range(how: dict[str, Any], words: list[str]) -> None:
         ({"sampler": "p2", "rule": "fresh"}, ["did you mean 'fresh-draw'?"]),
         ({"sampler": "dream", "rule": "maskgit"}, ["did you mean 'maskgit_plus'?"]),
         ({"scope": "blok"}, ["did you mean 'block'?"]),
-        ({"weight": "tyme"}, ["did you mean 'time'?"]),
         ({"tempratur": 1.0}, ["tempratur", "did you mean 'temperature'?"]),
         ({"num_particle": 1}, ["did you mean 'num_particles'?"]),
     ],

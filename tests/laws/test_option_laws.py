@@ -1,4 +1,4 @@
-"""Laws of the options: bans, late tokens, tails, blocks, time weight, guidance and the selection temperature."""
+"""Laws of the options: bans, late tokens, tails, blocks, guidance and the selection temperature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unmask.samplers import Reveal
 from . import oracle
 from .cases import DRAWS, SAMPLER_CASES, SEEDS, SMC, Case, adaptive, canvases, samplers
 from .conftest import Walk
-from .test_walk_laws import alone_equals_in_a_batch_in_any_order, assert_lowest_of
+from .test_walk_laws import alone_equals_in_a_batch_in_any_order
 
 WalkCase = Callable[..., Walk]
 
@@ -185,32 +185,22 @@ def test_skip_tail_leaves_the_tail_out_of_h(case: Case, fill: bool, walk_case: W
 
     check_entropies(walk, counted)
     assert fill or skipped > 0 or walk.recipe.bound == 100.0  # everything in one step
-    check_paths(walk, "step")
+    check_paths(walk)
 
 
 # --- how path entropy is measured ------------------------------------------------------------------------------------
 
 
-def check_paths(walk: Walk, weight: str) -> None:
+def check_paths(walk: Walk) -> None:
     everyone = [particle for result in walk.results for particle in result.particles]
     for particle, path in zip(everyone, oracle.paths(walk.events, walk.replayed, walk.mask), strict=True):
-        assert particle.path_entropy == pytest.approx(oracle.mean(path, weight), abs=1e-9)
+        assert particle.path_entropy == pytest.approx(oracle.mean(path), abs=1e-9)
 
 
-@pytest.mark.parametrize("case", SAMPLER_CASES, ids=str)
-def test_time_weight(case: Case, walk_case: WalkCase) -> None:
-    """Each state counts by the share of open positions that its step decided."""
-    walk = walk_case(under_smc(case), weight="time")
-    check_paths(walk, "time")
-    for result in walk.results:
-        assert_lowest_of(result, range(walk.k))
-
-
-@pytest.mark.parametrize("weight", ["step", "time"])
 @pytest.mark.parametrize("case", [case for case in SAMPLER_CASES if "block_length" in case.settings], ids=str)
-def test_block_scope(case: Case, weight: str, walk_case: WalkCase) -> None:
+def test_block_scope(case: Case, walk_case: WalkCase) -> None:
     """h over the masks up to the end of the current block."""
-    walk = walk_case(under_smc(case), scope="block", weight=weight)
+    walk = walk_case(under_smc(case), scope="block")
     sampler = walk.recipe.build_sampler()
 
     def counted(step: int, row: int, canvas: list[int]) -> list[int]:
@@ -218,7 +208,7 @@ def test_block_scope(case: Case, weight: str, walk_case: WalkCase) -> None:
         return [column for column in inside if canvas[column] == walk.mask]
 
     check_entropies(walk, counted)
-    check_paths(walk, weight)
+    check_paths(walk)
     alone_equals_in_a_batch_in_any_order(walk)
 
 

@@ -20,7 +20,7 @@ from .conftest import Walk
 
 FALSE_ALARM = 1e-6  # of each χ² test, over the choice of its seeds (which are fixed)
 RESAMPLING = [case for case in names("float64", every=1) if SEARCHES[case.search]().resamples]
-OF_ENTROPY = [name for name in POTENTIALS if name not in ("likelihood", "both")]  # whose best has the lowest h
+OF_ENTROPY = [name for name in POTENTIALS if name != "likelihood"]  # whose best has the lowest h
 
 
 def chi_square(observed: torch.Tensor) -> float:
@@ -184,7 +184,7 @@ def test_time_stays_between_clean_and_all_masked(case: Case, models: dict[str, D
         ("uniform", {}),
         ("ancestral", {}),
         ("confidence", {"select_temperature": 1e6}),
-        ("dream", {"rule": "maskgit_plus", "alg_temp": 1e6, "steps": 2}),
+        ("dream", {"rule": "maskgit_plus", "select_temperature": 1e6, "steps": 2}),
     ],
 )
 def test_which_position_comes_first_says_nothing_about_its_token(sampler: str, how: dict[str, object]) -> None:

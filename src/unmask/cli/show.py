@@ -69,7 +69,7 @@ def cost(found: Result) -> str:
     ]
     if len(found.particles) > 1:
         parts.append(f"{many(len(found.particles), 'particle')} of {many(found.lineages, 'lineage')}")
-    choice = found.recipe.build_search().choose
+    choice = found.recipe.build_search().choose.name
     if choice != "entropy" and len(found.particles) > 1:
         parts.append(f"chosen by {choice}")
     if found.recipe.cache_block is not None:
@@ -79,7 +79,7 @@ def cost(found: Result) -> str:
 
 def particles(found: Result) -> Grid:
     """All particles, with what they were chosen by; the chosen one has a mark."""
-    other = {"likelihood": "log p", "surprise": "surprise"}.get(found.recipe.build_search().choose)
+    other = {"likelihood": "log p", "surprise": "surprise"}.get(found.recipe.build_search().choose.name)
     names = ["path entropy", *([other] if other else []), "steps"]
     made = grid("", "particle", "text", *names, "began as", right=tuple(names))
     for place, particle in enumerate(found.particles):

@@ -17,10 +17,11 @@ from torch import Tensor
 from unmask.core.denoiser import Head
 from unmask.core.gpu import fused
 
-CHUNK = 1 << 22  # logits held at a time: 16 MiB of float32, which a processor's cache holds
+CHUNK = (
+    1 << 22
+)  # logits held at a time: 16 MiB of float32, which a processor's cache holds; top-p on CUDA takes 224 MiB
 BLOCK = 64  # tokens whose shares are summed up before one of them is looked for
 FAINT = -1000.0  # e^FAINT is 0, and 0 · FAINT is too
-CUDA_CHUNK = 1 << 22  # 16 MiB, of which top-p has up to 14 copies at once: with what CUDA's sort takes, 224 MiB
 Numbers = TypeVar("Numbers", "Raw", "Drawn")
 
 
@@ -162,7 +163,7 @@ def _sweep(
 
 def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
     """Numbers of the positions asked, in chunks; one empty chunk where nothing is asked."""
-    size = max(1, (CUDA_CHUNK if asked.is_cuda else CHUNK) // width)
+    size = max(1, CHUNK // width)
     for begin in range(0, max(1, len(asked)), size):
         yield torch.arange(begin, min(begin + size, len(asked)), device=asked.device)
 

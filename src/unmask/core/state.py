@@ -47,11 +47,11 @@ class State:
     budget: Tensor  # [B] int64: steps that a scheduled sampler takes
     origin: Tensor  # [B] int64: the slot in which this lineage began
     time: Tensor  # [B] float64: 1 = all masked, 0 = clean; for networks that want it
-    entropy_sum: Tensor  # [B] float64: weighted state entropies so far, nats
-    entropy_weight: Tensor  # [B] float64: their weights
+    entropy_sum: Tensor  # [B] float64: state entropies so far, nats
+    entropy_weight: Tensor  # [B] float64: how many they are
     entropy: Tensor  # [B] float64: the last state entropy, nats; NaN before the first
-    log_entropy_sum: Tensor  # [B] float64: weighted logarithms of the state entropies so far, each up to an EOS
-    log_entropy_weight: Tensor  # [B] float64: their weights
+    log_entropy_sum: Tensor  # [B] float64: logarithms of the state entropies so far, each up to an EOS
+    log_entropy_weight: Tensor  # [B] float64: how many they are
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
     said: Tensor  # [B, L] float64: log-probability of a token when it was written, in the model's distribution, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
@@ -183,13 +183,10 @@ def begin(
     )
 
 
-def remember(before: State, after: State, ahead: Tensor, counts: Tensor, weighed: str) -> State:
-    """Add a step's state entropy, and that `ahead` [B] of an EOS, to the paths that it `counts` [B] in: with weight 1,
-    or, `weighed` by time, with the share of open positions decided."""
+def remember(before: State, after: State, ahead: Tensor, counts: Tensor) -> State:
+    """Add a step's state entropy, and that `ahead` [B] of an EOS, to the paths that it `counts` [B] in."""
     weight = counts.double()
-    if weighed == "time":
-        weight = weight * (before.masked.sum(1) - after.masked.sum(1)).clamp(min=0) / before.open.clamp(min=1)
-    entropy = before.entropy.where(counts, 1.0)  # what does not count has weight 0
+    entropy = before.entropy.where(counts, 1.0)  # has weight 0 elsewhere
     some = weight.where(ahead.isfinite(), 0.0)
     return after.replace(
         entropy_sum=before.entropy_sum + entropy * weight,

@@ -19,11 +19,11 @@ from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
 from unmask.core.faults import Faults
+from unmask.core.resampling import Resampled, Search, reopen
 from unmask.core.state import State, Step, remember, tail
 from unmask.core.turn import Sampler, Turn
 from unmask.errors import ModelError, ProgressError
 from unmask.models.cache import is_cached
-from unmask.search import Resampled, Search, reopen, resample
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
 
@@ -37,7 +37,6 @@ class Rules:
     fill_tail: bool = False  # fill what follows a decided EOS at once
     skip_tail: bool = False  # leave what follows a decided EOS out of the state entropy
     scope: str = "region"  # state entropy over the masks of the whole "region" or of the current "block"
-    weight: str = "step"  # path entropy: every state counts the same, or by the "time" its step covers
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ def advance(
 
     resampled = None
     if due is not None:
-        resampled = resample(way.search, state, step, counted.any(1), due, denoiser.head.width)
+        resampled = way.search.resample(way.search, state, step, counted.any(1), due, denoiser.head.width)
         state = state.resample(resampled.ancestors).replace(log_weight=resampled.log_weight, score=resampled.score)
         sight.take(resampled.ancestors)
         counted, ahead = counted[resampled.ancestors], ahead[resampled.ancestors]
@@ -195,7 +194,7 @@ def advance(
     if resampled is not None and way.search.reopen > 0:
         after = reopen(way.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
     sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
-    after = remember(state, after, ahead, active & counted.any(1), rules.weight)
+    after = remember(state, after, ahead, active & counted.any(1))
     tally = replace(tally, steps=tally.steps + active)
     number, hidden = step if isinstance(step, int) else -1, sight.hidden if way.keeps else None
     raw = replace(turn.raw, pieces=None)

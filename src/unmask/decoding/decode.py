@@ -15,6 +15,7 @@ from unmask.core import step as engine
 from unmask.core.denoiser import Denoiser
 from unmask.core.entropy import bits
 from unmask.core.gpu.recorded import walk
+from unmask.core.resampling import Resampled, Search
 from unmask.core.state import State, Vocab
 from unmask.core.step import Moment, Rules
 from unmask.core.turn import Sampler
@@ -28,8 +29,6 @@ from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, many
 from unmask.models.cache import cached, is_cached
 from unmask.models.wrap import Guided
-from unmask.search import Resampled, Search
-from unmask.search.choosers import ASKS, CHOOSERS
 
 Answer = Callable[[str], Hashable | None]
 
@@ -100,8 +99,8 @@ def decode_batch(
             moments.append((moment.entropy, moment.resampled))
             state, tally = moment.state, moment.tally
         particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments))
-        answers = _answers(particles, asked) if search.choose in ASKS else []
-        chosen = CHOOSERS[search.choose](state, answers)
+        answers = _answers(particles, asked) if search.choose.needs_answers else []
+        chosen = search.choose(state, answers)
         evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), torch.zeros(len(rows)).double())
         k, seconds = search.particles, time.perf_counter() - began
         results = [
@@ -118,7 +117,7 @@ def decode_batch(
             for place, winner in enumerate(chosen.tolist())
         ]
         if record:
-            record(traces.end_event(results, search.choose))
+            record(traces.end_event(results, search.choose.name))
     return results
 
 
@@ -165,7 +164,7 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
     for given in lists:
         if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
             raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
-    if answer is not None and recipe.build_search().choose not in ASKS:
+    if answer is not None and not recipe.build_search().choose.needs_answers:
         raise InputError(f"answer has no effect on search {recipe.search}", "choose by vote, or leave it out")
 
 

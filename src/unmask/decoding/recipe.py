@@ -75,7 +75,6 @@ class Recipe:
     skip_tail: bool = False
     # how path entropy is measured
     scope: str = "region"
-    weight: str = "step"
     # settings of samplers
     steps: int | None = None
     block_length: int | None = None
@@ -89,7 +88,6 @@ class Recipe:
     eta: float | None = None
     rule: str | None = None
     eps: float | None = None
-    alg_temp: float | None = None
     # settings of searches
     particles: int | None = None
     every: int | None = None
@@ -98,10 +96,6 @@ class Recipe:
     scheme: str | None = None
     target: float | None = None
     below: float | None = None
-    after: float | None = None
-    until: float | None = None
-    temper: float | None = None
-    islands: int | None = None
     reopen: float | None = None
     choose: str | None = None
     beams: int | None = None
@@ -171,9 +165,6 @@ class Recipe:
             raise SettingError(what, "leave one out", setting="fill_tail")
         if self.cache_block is not None:
             self.check_cache()
-        if self.weight == "time" and self.potential in ("path", "both"):
-            what = f"potential {self.potential} counts every state the same"
-            raise SettingError(what, "use weight step", setting="potential")
         self.build_search()
 
     def check_cache(self) -> None:
@@ -246,7 +237,7 @@ class Recipe:
         if len(set(ban) - {vocab.mask}) >= width - (vocab.mask < width):
             raise SettingError("every token is banned", "leave at least one", setting="ban")
         draw = Draw(self.temperature, self.top_k, self.top_p, ban)
-        return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope, self.weight)
+        return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope)
 
     # --- to and from the outside ---
 

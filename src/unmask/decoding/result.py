@@ -77,7 +77,7 @@ class Result:
             "seconds": self.seconds,
             "seed": self.seed,
             "recipe": self.recipe.to_dict(),
-            "choose": self.recipe.build_search().choose,
+            "choose": self.recipe.build_search().choose.name,
             "tokens": self.tokens,
             "particles": [
                 {

@@ -176,7 +176,7 @@ def _rules() -> Mapping[str, Collection[str]]:
 
 
 def _potentials() -> Mapping[str, Collection[str]]:
-    from unmask.search.potentials import POTENTIALS
+    from unmask.search import POTENTIALS
 
     return {"": POTENTIALS}
 
@@ -188,7 +188,7 @@ def _schemes() -> Mapping[str, Collection[str]]:
 
 
 def _choosers() -> Mapping[str, Collection[str]]:
-    from unmask.search.choosers import CHOOSERS
+    from unmask.search import CHOOSERS
 
     return {"": CHOOSERS}
 
@@ -227,15 +227,13 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
         Setting("skip_tail", bool, "leave all that follows a decided EOS out of the state entropy", default=False),
         Setting("scope", str, "whose masks make up the state entropy",
                 default="region", choices=lambda: {"": ("region", "block")}),
-        Setting("weight", str, "what a state counts in the path entropy",
-                default="step", choices=lambda: {"": ("step", "time")}),
     ),
     SAMPLER: (
         Setting("steps", int, "planned steps", COUNT,
                 "one for each open position (fast-dllm: as few as its threshold allows)"),
         Setting("block_length", int, "open positions to a block; blocks are decided from left to right", COUNT),
         Setting("select_temperature", float, "pick positions at random by their score at this temperature; 0 takes "
-                "the best", HEAT),
+                "the best", HEAT, aliases=("alg_temp",)),
         Setting("bound", float, "entropy, in nats, that the positions decided in one step may add up to", AMOUNT),
         Setting("threshold", float, "decide every position of at least this confidence", SHARE,
                 "0.9, where it is in use"),
@@ -252,8 +250,6 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
         Setting("loops", int, "how often the least certain positions are decided anew", Range(0, 2**31)),
         Setting("eps", float, "diffusion time at the end of the schedule", Range(0, 0.5, closed=False),
                 "0.001 for dream"),
-        Setting("alg_temp", float, "pick positions at random by their score at this temperature; 0 takes the best",
-                HEAT),
     ),
     SEARCH: (
         Setting("particles", int, "paths that are decoded side by side", COUNT, aliases=("num_particles",)),
@@ -266,10 +262,6 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
         Setting("target", float, "solve the strength for this effective sample size, a share of the particles", PART),
         Setting("below", float, "resample only where the effective sample size is under this share of the particles",
                 PART),
-        Setting("after", float, "resample only once this share of the open positions is decided", SHARE),
-        Setting("until", float, "resample only up to this share of the open positions", SHARE),
-        Setting("temper", float, "let the strength grow as this power of the share that is decided", Range(0, 100)),
-        Setting("islands", int, "groups of particles that are resampled each by itself", COUNT),
         Setting("reopen", float, "a copy masks this share of what it has decided again, drawn by how unlikely the "
                 "tokens were", SHARE),
         Setting("choose", str, "what the returned particle is chosen by", choices=_choosers),

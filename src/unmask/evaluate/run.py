@@ -17,7 +17,6 @@ from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.batch import size as rows_at_once
 from unmask.evaluate.rows import Row, Rows
 from unmask.evaluate.stats import auroc, wilson
-from unmask.search.choosers import ASKS
 from unmask.tasks import Example, Task, puzzle_of, sandbox
 
 MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
@@ -183,7 +182,7 @@ def _decoded(
     seeds = [recipe.seed + one.number for one in part]
     if task.puzzle is not None:
         return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, on_event=on_event)
-    votes = recipe.build_search().choose in ASKS
+    votes = recipe.build_search().choose.needs_answers
     answers = [_reader(task, one.example) for one in part] if votes else None
     return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, on_event=on_event)
 

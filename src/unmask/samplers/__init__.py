@@ -136,7 +136,7 @@ def dream(
     steps: int | None = None,
     eps: float | None = None,
     threshold: float | None = None,
-    alg_temp: float = 0.0,
+    select_temperature: float = 0.0,
 ) -> Sampler:
     """The Dream family: its schedule, and scores after temperature and filters.
 
@@ -157,7 +157,13 @@ def dream(
         eps = 1e-3 if eps is None else eps
         count = counts.DreamSchedule(eps)
     return Reveal(
-        DREAM_RULES[rule], count, steps, carries=carries, select_temperature=alg_temp, select_all=True, eps=eps
+        DREAM_RULES[rule],
+        count,
+        steps,
+        carries=carries,
+        select_temperature=select_temperature,
+        select_all=True,
+        eps=eps,
     )
 
 

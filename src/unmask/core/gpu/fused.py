@@ -241,7 +241,6 @@ def _sweep(job: _Job, mass: Tensor | None = None, peaks: Tensor | None = None) -
         job.items,
         job.scale,
         OWN=job.own,
-        FLAT=config.flat,
         EVEN=job.hidden.shape[2] % config.depth == 0,
         FULL=len(job.weight) % config.columns == 0,
         PRECISION=config.precision,

@@ -21,7 +21,6 @@ class Config:
     group: int = 16  # blocks of rows that share the cache
     waves: int = 16  # pieces of work for a program, to share it out evenly
     piece: int = 64  # columns that `pick` computes again
-    flat: bool = False  # tiles and depth in one loop
     precision: str = "tf32x3"  # of a float32 product; ieee: every product in float32
 
 

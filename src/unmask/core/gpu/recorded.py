@@ -23,6 +23,7 @@ from unmask.core.denoiser import Denoiser
 from unmask.core.faults import Faults
 from unmask.core.gpu import fused
 from unmask.core.gpu.spread import MOVING, spread, spread_state
+from unmask.core.resampling import Resampled, Search
 from unmask.core.state import State
 from unmask.core.step import Moment, Sight, Tally, Way, advance, blind, finish
 from unmask.core.turn import Sampler
@@ -32,7 +33,6 @@ from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, Guided, layers
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
-from unmask.search import Resampled, Search
 
 MANY = 1 << 14  # positions from which a step's small operations are little beside its network: not worth compiling
 KEPT = 4  # kinds of step that stay recorded when a walk is over

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from unmask.core.beliefs import RAW, Raw
+from unmask.core.resampling import Resampled
 from unmask.core.state import State
 from unmask.core.step import Moment, Tally
-from unmask.search import Resampled
 
 MOVING = (
     *("tokens", "origin", "time", "entropy", "entropy_sum", "entropy_weight", "log_entropy_sum", "log_entropy_weight"),

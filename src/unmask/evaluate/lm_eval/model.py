@@ -27,7 +27,6 @@ from unmask.evaluate.lm_eval.arguments import TextRequest
 from unmask.evaluate.lm_eval.origins import Origin, RequestRows, origins
 from unmask.models import load
 from unmask.models.wrap import Chunked, Guided
-from unmask.search.choosers import ASKS
 
 try:
     import lm_eval.models  # fills the harness's list of models, which it does itself only while the list is empty
@@ -126,7 +125,7 @@ class Unmask(LM):
 
     def _decode(self, batch: list[_Job]) -> list[Result]:
         ask, seed = batch[0].ask, batch[0].ask.recipe.seed
-        votes = ask.recipe.build_search().choose in ASKS
+        votes = ask.recipe.build_search().choose.needs_answers
         return decode_batch(
             self.model,
             [job.ids for job in batch],

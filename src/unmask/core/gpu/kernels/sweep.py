@@ -71,15 +71,14 @@ def _account(
 def sweep(
     hidden, weight, extra, ban, index, count, partial, ids, mass, peaks,  # pointers
     L, D, V, hb, hl, hd, wv, wd, items, scale,
-    OWN: tl.constexpr, FLAT: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr,
+    OWN: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr,
     PRECISION: tl.constexpr, PROGRAMS: tl.constexpr, WAVES: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """The numbers of every block of rows in every split of the vocabulary: `partial` [4 or 6, items, BLOCK_M], `ids`.
 
     `extra` [V] is added to the logits, and then `ban` [V]. OWN: high and total before bans and `scale` come after the
-    numbers. The totals of every PIECE columns go to `mass`, and what they are relative to to `peaks`, by row. FLAT:
-    tiles and depth are one loop, so that the next tile is on its way while one is summed up.
+    numbers. The totals of every PIECE columns go to `mass`, and what they are relative to to `peaks`, by row.
     """
     asked = tl.load(count).to(tl.int32)
     tiles = tl.cdiv(V, BLOCK_N)
@@ -99,39 +98,13 @@ def sweep(
         own = tl.full((BLOCK_M,), NONE, tl.float32)
         owned = tl.zeros((BLOCK_M,), tl.float32)
         first, last = split * size, tl.minimum(split * size + size, tiles)
-        if FLAT:
-            inner = tl.arange(0, BLOCK_K)
-            column = tl.arange(0, BLOCK_N)
-            left = rows[:, None] + inner[None, :] * hd
-            across = column[None, :] * wv + inner[:, None] * wd
-            scores = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            steps = tl.cdiv(D, BLOCK_K)
-            k = -1
-            tile = first - 1
-            for _ in range(0, (last - first) * steps):
-                k = tl.where(k == steps - 1, 0, k + 1)
-                tile = tl.where(k == 0, tile + 1, tile)
-                right = weight + tile.to(tl.int64) * BLOCK_N * wv + k * BLOCK_K * wd + across
-                x = tl.load(left + k * BLOCK_K * hd, mask=inner[None, :] < D - k * BLOCK_K, other=0.0)
-                known = column[None, :] < V - tile * BLOCK_N
-                w = tl.load(right, mask=known & (inner[:, None] < D - k * BLOCK_K), other=0.0)
-                if PRECISION == "ieee":
-                    x, w = x.to(tl.float32), w.to(tl.float32)
-                scores = tl.dot(x, w, scores, input_precision=PRECISION)
-                if k == steps - 1:
-                    high, total, slope, second, best, own, owned = _account(
-                        scores, tile, place, inside, extra, ban, mass, peaks, high, total, slope, second, best, own,
-                        owned, V, tiles, scale, OWN, FULL, BLOCK_M, BLOCK_N, PIECE,
-                    )  # fmt: skip
-                    scores = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        else:
-            for tile in range(first, last):
-                columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-                x = _dot(rows, weight, columns, D, V, hd, wv, wd, BLOCK_M, BLOCK_N, BLOCK_K, EVEN, PRECISION)
-                high, total, slope, second, best, own, owned = _account(
-                    x, tile, place, inside, extra, ban, mass, peaks, high, total, slope, second, best, own,
-                    owned, V, tiles, scale, OWN, FULL, BLOCK_M, BLOCK_N, PIECE,
-                )  # fmt: skip
+        for tile in range(first, last):
+            columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+            x = _dot(rows, weight, columns, D, V, hd, wv, wd, BLOCK_M, BLOCK_N, BLOCK_K, EVEN, PRECISION)
+            high, total, slope, second, best, own, owned = _account(
+                x, tile, place, inside, extra, ban, mass, peaks, high, total, slope, second, best, own,
+                owned, V, tiles, scale, OWN, FULL, BLOCK_M, BLOCK_N, PIECE,
+            )  # fmt: skip
         at = (block * splits + split) * BLOCK_M + lanes
         stride = items * BLOCK_M
         tl.store(partial + at, high)
