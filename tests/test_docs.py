@@ -14,7 +14,14 @@ from unmask.search import SEARCHES
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "guide"
-ELSEWHERE = {"lm-eval", "live-page", "operating", "requests", "serving"}  # run by test_lmeval and test_serve_page
+ELSEWHERE = {
+    "lm-eval",
+    "lm-eval-details",
+    "live-page",
+    "operating",
+    "requests",
+    "serving",
+}  # run by test_lmeval and test_serve_page
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.M | re.S)
 PAGES = sorted(
     path

@@ -33,9 +33,10 @@ from unmask.tasks.puzzles.countdown import (
 )
 from unmask.tasks.puzzles.problems import keys, problems, reserved
 from unmask.train import countdown
-from unmask.train.countdown import CONFIG, SHARES, Problems
+from unmask.train.countdown import CONFIG, SHARES, Problems, keys_of
 from unmask.train.init import as_denoiser, fresh
 from unmask.train.log import LOG
+from unmask.train.task import hashes
 
 TINY = '{"width": 16, "layers": 1, "heads": 2, "inner": 16}'
 RIGHT = [
@@ -284,8 +285,9 @@ def test_excluded_problems_never_appear(tmp_path):
     mixed = [Problem(tuple(dice.sample(problem.numbers, len(problem.numbers))), problem.target) for problem in gone]
     (tmp_path / "one.txt").write_text("".join(f"{problem}\n" for problem in mixed[:100]))
     (tmp_path / "two.jsonl").write_text("".join(json.dumps({"input": str(problem)}) + "\n" for problem in mixed[100:]))
-    source = Problems.without((str(tmp_path / "one.txt"), str(tmp_path / "two.jsonl")), held=4)
-    assert [name for name, _ in source.files] == ["one.txt", "two.jsonl"]
+    paths = [str(tmp_path / "one.txt"), str(tmp_path / "two.jsonl")]
+    source = Problems(keys_of(paths), held=4)
+    assert list(hashes(paths)) == ["one.txt", "two.jsonl"]
     known = set(keys(gone).tolist())
     for number, batch in enumerate(batches, 20):
         assert known & set(keys(batch).tolist())  # without the exclusion they are there

@@ -227,7 +227,7 @@ def test_batches_of_puzzles(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("bad", [DONE[:40] + "." * 41, EASY + " " + DONE[::-1], "." * 80])
 def test_what_cannot_be_trained_on(bad, tmp_path):
     (tmp_path / "p.txt").write_text(f"{EASY}\n{bad}\n" if len(bad) != 80 else bad)
-    with pytest.raises(InputError, match="no puzzle to train on" if len(bad) != 80 else "there is no Sudoku"):
+    with pytest.raises(InputError, match="not a puzzle to train on" if len(bad) != 80 else "there is no Sudoku"):
         read_pool(str(tmp_path / "p.txt"))
 
 

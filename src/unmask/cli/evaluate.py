@@ -184,7 +184,7 @@ def _eval_text(args: Namespace) -> None:
             )
             bar.update(task, completed=begin + len(nats))
 
-        each = text.nelbo(model.network, windows, tell=tell, known=known)
+        each = text.nelbo(model.network, windows, on_batch=tell, known=known)
     middle, low, high = text.bits_per_byte(each, sizes)
     found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
     seconds = sum(row["seconds"] for row in kept.kept)

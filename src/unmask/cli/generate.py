@@ -13,10 +13,10 @@ from unmask.cli.models import Namespace, as_run, check_unused, load_model, used
 from unmask.decoding.background import count
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.prompt import Text, encode
-from unmask.decoding.settings import DEFAULT_LENGTH, describe
+from unmask.decoding.prompt import default_length
+from unmask.decoding.settings import describe
 from unmask.errors import InputError, unknown
-from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
+from unmask.models import FAMILIES, MODELS, load_tokenizer
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.tasks import files
@@ -38,7 +38,7 @@ def generate(args: Namespace) -> None:
     texts = prompts if prompts is None or not args.chat else [_messages(prompt, args.system) for prompt in prompts]
     model = as_run(args, load_model(args, _model_name(args)))
     if texts and recipe.length is None:
-        recipe = recipe.replace(length=_usual_length(model, texts))
+        recipe = recipe.replace(length=default_length(model, texts))
     with show.following() as on_event:
         results = decode_batch(model, texts, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)
     if args.json:
@@ -53,15 +53,15 @@ def generate(args: Namespace) -> None:
 
 
 def _model_name(args: Namespace) -> str:
-    """The model that was asked for; a shipped recipe has one of its own in mind."""
-    shipped = RECIPES.get(args.recipe or "")
-    if shipped is None:
+    """The model that was asked for; a named recipe has one of its own in mind."""
+    named = RECIPES.get(args.recipe or "")
+    if named is None:
         return args.model or DEFAULT
     if args.model is None:
-        way = f"--model {shipped.model}{' --chat' if shipped.chat else ''}"
-        raise InputError(f"the recipe {shipped.name} is for {shipped.model}", f"add {way}, or another model")
-    if shipped.chat and not args.chat:
-        print(f"unmask: note: the paper has {shipped.name} with --chat", file=sys.stderr)
+        way = f"--model {named.model}{' --chat' if named.chat else ''}"
+        raise InputError(f"the recipe {named.name} is for {named.model}", f"add {way}, or another model")
+    if named.chat and not args.chat:
+        print(f"unmask: note: the paper has {named.name} with --chat", file=sys.stderr)
     return str(args.model)
 
 
@@ -88,11 +88,6 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
     """A dialogue of one question, after what the system is told."""
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": prompt}]
-
-
-def _usual_length(model: Denoiser, prompts: Sequence[Text]) -> int:
-    longest = max(len(encode(model, prompt)) for prompt in prompts)
-    return DEFAULT_LENGTH if model.limit is None else max(1, min(DEFAULT_LENGTH, model.limit - longest))
 
 
 def samplers(args: Namespace) -> None:
@@ -123,7 +118,7 @@ def models(args: Namespace) -> None:
 
 
 def recipes(args: Namespace) -> None:
-    """List the shipped recipes, or say all about one."""
+    """List the named recipes, or say all about one."""
     if args.name is not None and args.name not in RECIPES:
         raise unknown("recipe", args.name, RECIPES, "`unmask recipes` lists them")
     chosen = list(RECIPES.values()) if args.name is None else [RECIPES[args.name]]

@@ -23,15 +23,14 @@ from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, layers
 from unmask.train import countdown, sudoku, text
 from unmask.train.init import FREE, fresh, merge, save, sizes, take, weights_at
-from unmask.train.log import LOG
+from unmask.train.log import LOG, PLOT
 from unmask.train.loop import STATE, Plan, reached, train
 from unmask.train.optim import OPTIMIZERS
-from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, WEIGHTINGS
-from unmask.train.task import Options, Task
+from unmask.train.task import DataOptions, TrainTask
 
 Namespace = argparse.Namespace
-TASKS: dict[str, tuple[Callable[[Options], Task], dict[str, Any], dict[str, Any]]] = {
+TASKS: dict[str, tuple[Callable[[DataOptions], TrainTask], dict[str, Any], dict[str, Any]]] = {
     "sudoku": (sudoku.task, sudoku.PLAN, sudoku.CONFIG),  # the fields of a Plan that suit it, and its usual network
     "countdown": (countdown.task, countdown.PLAN, countdown.CONFIG),
     "text": (text.task, text.PLAN, text.CONFIG),
@@ -178,7 +177,9 @@ def run_train(args: Namespace) -> None:
     held = args.held if args.held is not None else 256 if gpu else 16
     weights = None if args.weights is None else weights_at(args.weights)
     shape = {**sizes(directory if weights is None else weights.parent, usual), **given}
-    task = make(Options(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, weights=weights, **lists))
+    task = make(
+        DataOptions(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, weights=weights, **lists)
+    )
     config = {**task.config, **shape}
     network = fresh(config, device, plan.seed)
     task.begin(network)
@@ -192,14 +193,14 @@ def run_train(args: Namespace) -> None:
         with show.training() as tell:
             train(
                 network,
-                task.source,
+                task.data,
                 plan,
                 directory,
                 mask=task.mask,
                 about=task.about,
                 prepare=task.prepare,
                 save=keep,
-                tell=tell,
+                on_event=tell,
             )
     except KeyboardInterrupt:
         step = reached(directory)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from unmask.core.denoiser import Chats, Denoiser
 from unmask.decoding.decode import Result
-from unmask.decoding.named_recipes import Shipped
+from unmask.decoding.named_recipes import NamedRecipe
 from unmask.decoding.trace import Canvases, Event, OnEvent
 from unmask.errors import many as many
 from unmask.models.laws import Verdict
@@ -161,16 +161,16 @@ def detail(about: dict[str, Any]) -> None:
         print(f"{name}: {value}")
 
 
-def recipes(found: Sequence[Shipped]) -> Grid:
-    """One line for each shipped recipe."""
+def recipes(found: Sequence[NamedRecipe]) -> Grid:
+    """One line for each named recipe."""
     made = grid("name", "what it is")
     for one in found:
         made.add_row(one.name, one.about)
     return made
 
 
-def recipe(one: Shipped) -> None:
-    """A shipped recipe: its settings as a recipe file has them, and the command that runs it."""
+def recipe(one: NamedRecipe) -> None:
+    """A named recipe: its settings as a recipe file has them, and the command that runs it."""
     print(f"{one.name}: {one.about}")
     for name, value in one.settings.items():
         print(f"  {name} = {_toml(value)}")

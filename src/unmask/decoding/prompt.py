@@ -13,6 +13,7 @@ import torch
 from unmask.core.denoiser import Chats, Denoiser
 from unmask.core.state import State, begin
 from unmask.core.turn import Sampler
+from unmask.decoding.settings import DEFAULT_LENGTH
 from unmask.errors import InputError, SettingError, many
 from unmask.models import memory
 from unmask.models.cache import Cached
@@ -44,6 +45,12 @@ def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:
             "give text with holes as canvas",
         )
     return Canvas([*ids, *[denoiser.vocab.mask] * length], len(ids))
+
+
+def default_length(denoiser: Denoiser, prompts: Sequence[Text]) -> int:
+    """Positions to generate where no length is given: at most as many as fit after the longest prompt."""
+    longest = max((len(encode(denoiser, prompt)) for prompt in prompts), default=0)
+    return DEFAULT_LENGTH if denoiser.limit is None else max(1, min(DEFAULT_LENGTH, denoiser.limit - longest))
 
 
 def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:

@@ -190,6 +190,11 @@ class Network(nn.Module):
         last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)
         return _modulated(self.norm(x), last), used
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scaled logits in float32, for training; decoding applies the head only where it is asked to."""
+        weight, bias = (self.embed.weight, None) if self.shape.tied else (self.head.weight, self.head.bias)
+        return F.linear(hidden, weight, bias).float() * self.shape.logit_scale
+
     def _embed(self, tokens: Tensor, columns: Tensor) -> Tensor:
         x = torch.as_tensor(self.embed(tokens))
         at, side = columns.clamp(min=0), self.shape.places

@@ -1,4 +1,4 @@
-"""A checkpoint in a layout that unmask does not know -> Remote: its own code runs, through transformers."""
+"""A checkpoint in a layout that unmask does not know -> Remote: its own code runs, by transformers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from unmask.core.denoiser import Head, Tokenizer
 from unmask.core.state import State, Vocab
 from unmask.errors import InputError, ModelError, guarded
 from unmask.models.files.hub import download, is_hub_id, local
+from unmask.models.files.pretrained import chosen_mask
 from unmask.models.tokenizers import Numbers
 
 # The classes with a head come first: some checkpoints offer their bare backbone as AutoModel.
@@ -45,7 +46,7 @@ class Remote:
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
         """Logits of these rows. Rows of one length run together, without their padding and without a mask.
 
-        Some codes ignore an attention mask, some turn causal when they are given one; none sees padding here.
+        Some models ignore an attention mask, others turn causal when given one; here none sees padding.
         """
         tokens, padding = state.tokens[rows], (~state.attend[rows]).sum(1)  # [R, L], [R]
         widths = sorted(set(padding.tolist()))
@@ -68,7 +69,7 @@ class Remote:
 
 @dataclass(frozen=True, eq=False)
 class RemoteTokenizer:
-    """A tokenizer of transformers, used like a FileTokenizer: no token is added to what a text says."""
+    """A tokenizer of transformers, used like a FileTokenizer: no token is added to a text."""
 
     inner: Any
 
@@ -134,7 +135,7 @@ def from_remote_code(
         speaks = any(transformers.utils.has_file(place, file, revision=source["revision"]) for file in TOKENIZER)
         pieces = transformers.AutoTokenizer.from_pretrained(place, **source) if speaks else None
     rows = _rows(model, config)
-    mask = _mask((config, pieces), rows, mask_id)
+    mask = chosen_mask(mask_id, _ids("mask_token_id", (config, pieces), rows), rows)
     width = _probe(name, model, mask, device)
     eos = _ids("eos_token_id", (config, getattr(model, "generation_config", None), pieces), width)
     pad = (*_ids("pad_token_id", (config, pieces), rows or width), *eos, 0)[0]
@@ -147,27 +148,12 @@ def _version(transformers: Any) -> tuple[int, ...]:
 
 
 def _rows(model: Any, config: Any) -> int | None:
-    """How many tokens can be embedded; None where the code does not say."""
+    """The rows of the embedding; None where the code does not say."""
     try:
         return int(model.get_input_embeddings().weight.shape[0])
     except (AttributeError, NotImplementedError, TypeError):
         found = getattr(config, "vocab_size", None)
         return found if type(found) is int else None
-
-
-def _mask(sources: Sequence[Any], rows: int | None, given: int | None) -> int:
-    """The mask id: as given, or from the config, or from the tokenizer."""
-    if given is not None:
-        if type(given) is not int or given < 0 or (rows is not None and given >= rows):
-            way_out = "token ids start at 0" if rows is None else f"token ids go from 0 to {rows - 1}"
-            raise ModelError(f"mask_id is {given!r}", way_out)
-        return given
-    for found in _ids("mask_token_id", sources, rows):
-        return found
-    raise ModelError(
-        "neither config.json nor the tokenizer names a mask token",
-        "give its id as mask_id; a model without one is no masked diffusion model",
-    )
 
 
 def _ids(field: str, sources: Sequence[Any], below: int | None) -> tuple[int, ...]:

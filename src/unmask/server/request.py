@@ -9,9 +9,9 @@ from typing import Any
 
 from unmask.core.denoiser import Chats
 from unmask.decoding.decode import layout, prepare
-from unmask.decoding.prompt import HOLE, Canvas, Text, encode, from_canvas
+from unmask.decoding.prompt import HOLE, Canvas, Text, default_length, encode, from_canvas
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, SAMPLER_ALIASES, general, takes
+from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, general, takes
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.models import BUNDLED, Denoiser
 from unmask.samplers import SAMPLERS
@@ -291,8 +291,7 @@ def _recipe(given: dict[str, Any], model: Denoiser, prompts: Sequence[Sequence[i
     if canvas:
         given.pop("length", None)
     elif given.get("length") is None:
-        longest = max(map(len, prompts), default=0)
-        given["length"] = DEFAULT_LENGTH if model.limit is None else max(1, min(DEFAULT_LENGTH, model.limit - longest))
+        given["length"] = default_length(model, prompts)
     top_p = given.pop("top_p", None)
     recipe = Recipe.from_dict(given)
     if top_p is None or Recipe(temperature=1.0, top_p=top_p).top_p == 1:

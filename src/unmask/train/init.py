@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.core.state import Vocab
-from unmask.errors import ModelError, first_line, unknown
+from unmask.errors import ModelError, unknown
 from unmask.models import BUNDLED
-from unmask.models import WEIGHTS as SHIPPED
+from unmask.models import WEIGHTS as BUNDLED_WEIGHTS
 from unmask.models.families.blueprint import Config
 from unmask.models.families.native import BITS, NATIVE, read
 from unmask.models.files.bits import pack, unpack
@@ -25,6 +23,7 @@ from unmask.models.files.checkpoint import (
     new_checkpoint,
     read_bytes,
     read_json,
+    read_tensors,
     survey,
     write_json,
     write_weights,
@@ -40,7 +39,7 @@ FREE = tuple(field.name for field in fields(Shape) if field.name not in FIXED)  
 
 
 def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> Network:
-    """Random weights: embeddings of spread 1, so that places and tokens weigh the same; layers that keep sizes."""
+    """Random weights: embeddings of spread 1, so that positions and tokens weigh the same; layers that keep scales."""
     network = empty(read(Config(config)).shape, device, torch.float32)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in network.named_parameters():
@@ -54,9 +53,14 @@ def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> N
     return network
 
 
+def bundled_config(name: str) -> dict[str, Any]:
+    """The config of a bundled model, with which training starts by default."""
+    return _network(read_json(BUNDLED_WEIGHTS / name, "config.json") or {})
+
+
 def weights_at(name: str) -> Path:
-    """The file of weights that a user means: by its path, by its directory, or by the name of a bundled model."""
-    path = SHIPPED / name if name in BUNDLED else Path(name).expanduser()
+    """The file of weights for a path, a directory, or the name of a bundled model."""
+    path = BUNDLED_WEIGHTS / name if name in BUNDLED else Path(name).expanduser()
     path = path / WEIGHTS if path.is_dir() else path
     if not path.is_file():
         raise ModelError(f"there is no {str(path)!r}", f"give a {WEIGHTS}, its directory, or {', '.join(BUNDLED)}")
@@ -64,9 +68,9 @@ def weights_at(name: str) -> Path:
 
 
 def sizes(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes of a model of ours in a directory, which must be of the task whose config is given; {}: none is there.
+    """The sizes of the model of ours in a directory, to train it further; {} where there is none.
 
-    What a network is trained on from has these sizes, whatever the task's own are.
+    It must be of the task whose config is given.
     """
     kept = read_json(directory, "config.json") or {}
     if kept.get("model_type") not in NATIVE.types:
@@ -91,11 +95,8 @@ def _size(tensor: Tensor | None) -> str:
 
 
 def take(network: Network, path: Path) -> None:
-    """Start from the weights of a checkpoint instead, of 16 bits or 8."""
-    try:
-        weights = unpack(load_file(path))
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{str(path)!r} cannot be read", first_line(error)) from None
+    """Replace the weights by those of a checkpoint, of 16 bits or 8."""
+    weights = unpack(read_tensors(path)[0])
     parameters = dict(network.named_parameters())
     fit(path, weights, parameters)
     for name, parameter in parameters.items():
@@ -111,14 +112,14 @@ def as_denoiser(name: str, config: Mapping[str, Any], network: Network) -> Trans
 
 
 def save(directory: Path, config: Mapping[str, Any], network: Network, bits: int = 16) -> None:
-    """The network as a model: in 16 bits as float16, a rounding that no figure notices, or in 8 (`models.bits`)."""
+    """The network as a model: in 16 bits as float16, which changes no figure, or in 8 (`models.files.bits`)."""
     _write(directory, config, dict(network.named_parameters()), bits, None, [])
 
 
 def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | None = None) -> None:
-    """Checkpoints of one network of ours -> the mean of their weights, with the first one's tokenizer; of one: itself.
+    """Checkpoints of one network of ours -> the mean of their weights, with the first one's tokenizer.
 
-    The ends of two runs from one start are often better in the middle between them than either is.
+    The mean of two runs from one start is often better than either.
     """
     with new_checkpoint(target) as begun:
         config, weights = _weights(sources[0])
@@ -138,13 +139,13 @@ def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | Non
 def _weights(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = read_json(source, "config.json") or {}
     if config.get("model_type") not in NATIVE.types:
-        raise ModelError(f"{str(source)!r} is no model of unmask's own layout", "only these can be merged")
+        raise ModelError(f"{str(source)!r} is not a model of unmask's own layout", "only these can be merged")
     network = fill(read(Config(config)), survey(source), torch.device("cpu"), torch.float32)
     return config, {name: parameter.detach() for name, parameter in network.named_parameters()}
 
 
 def _network(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config says beside how its weights are kept."""
+    """A config without the fields about how its weights are stored."""
     return {name: value for name, value in config.items() if name not in ("bits", "group")}
 
 
