@@ -1,6 +1,6 @@
 """model_args of lm-eval -> ModelArgs; generation_kwargs of its tasks -> TextRequest: a Recipe, stop strings, notes.
 
-What model_args say about drawing and length holds; what they leave open, the task decides.
+Drawing and length of model_args take precedence over those of a task.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """What model_args say; `settings` are those of the recipe, under their own names."""
+    """model_args by name; `settings` are those of the recipe, under their own names."""
 
     pretrained: str
     device: str | None = None  # None: a GPU where there is one, as lm-eval's own models choose
@@ -67,7 +67,7 @@ POSITIVE = ("batch_size", "max_rows", "max_length", "mc_num")
 
 
 def options(model_args: Mapping[str, Any]) -> ModelArgs:
-    """Every name is understood or an error; None stands for what is not given."""
+    """model_args -> ModelArgs; an unknown name is an error, and None counts as not given."""
     own: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     base: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def _shipped(name: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TextRequest:
-    """One way in which texts are asked for."""
+    """How a text is requested."""
 
     recipe: Recipe
     until: tuple[str, ...]
