@@ -16,7 +16,7 @@ from unmask.evaluate.stats import RESAMPLES, SEED, paired
 
 
 def compare(paths: Sequence[str]) -> dict[str, Any]:
-    """The figures of each run, and what sets it apart from the first."""
+    """The figures of each run, and its difference from the first."""
     paths = _different(paths)
     files = [rows.read(path) for path in paths]
     for path, file in zip(paths[1:], files[1:], strict=True):
@@ -37,7 +37,7 @@ def compare(paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _different(paths: Sequence[str]) -> list[str]:
-    """Every file once, as `compare first.jsonl *.jsonl` means it."""
+    """Every file once, also for `compare first.jsonl *.jsonl`."""
     once = {Path(path).resolve(): path for path in reversed(paths)}
     kept = [path for path in dict.fromkeys(paths) if path in once.values()]
     if len(kept) < 2:
@@ -49,7 +49,7 @@ def _different(paths: Sequence[str]) -> list[str]:
 
 
 def against(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any]:
-    """The second run less the first, and its cost over the first's."""
+    """The second run less the first, and the ratio of their costs."""
     found: dict[str, Any] = {
         name: asdict(paired([getattr(row, name) for row in first], [getattr(row, name) for row in second]))
         for name in ("strict", "as_published")
@@ -61,7 +61,7 @@ def against(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any]:
 
 
 def _alike(path: str, first: rows.Line, other: str, second: rows.Line) -> None:
-    """Refuse runs over other questions."""
+    """Refuse two runs over different questions."""
     for name, words in (("task", "task"), ("sha256", "data")):
         if first.get(name) != second.get(name):
             one, two = (str(header.get(name))[:12] for header in (first, second))

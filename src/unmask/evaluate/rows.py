@@ -64,7 +64,7 @@ class JsonLines:
 
 
 def append(path: str | Path, lines: Iterable[Line]) -> None:
-    """Append lines to a file that several runs share: each has it for as long as it writes."""
+    """Append lines to a file that several runs share; it is locked while this writes."""
     with _opened(str(path), wait=True) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
@@ -75,7 +75,7 @@ def append(path: str | Path, lines: Iterable[Line]) -> None:
 
 
 def _write(file: IO[bytes], end: int, lines: Iterable[Line]) -> int:
-    """Write lines after the last whole one, which ends there; where they end."""
+    """Write lines at `end`, where the last whole line ends; returns the new end."""
     try:
         file.truncate(end)
         file.seek(end)

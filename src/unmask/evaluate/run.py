@@ -24,7 +24,7 @@ MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/
 
 @dataclass(frozen=True)
 class Question:
-    """One example as a model is asked it."""
+    """One example and the prompt or canvas that is made of it."""
 
     number: int  # its place in the file, from 0
     example: Example
@@ -33,7 +33,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Sifted:
-    """Questions, and what was found about some of them, by their number in the file from 1."""
+    """The questions of a file, and remarks by their number in it, from 1."""
 
     fit: list[Question]  # there is something to solve
     skipped: dict[int, str]  # why there is not
@@ -230,7 +230,7 @@ def check(task: Task, insist: bool = False) -> None:
 
 
 def grader(task: Task, insist: bool = False) -> Grade:
-    """What gives both verdicts, and why a text could not be graded to the end; programs run in the sandbox."""
+    """A function: both verdicts, and why a text could not be graded to the end; programs run in the sandbox."""
 
     def grade(text: str, example: Example) -> tuple[bool, bool, str | None]:
         ends: list[str] = []

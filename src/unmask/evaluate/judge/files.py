@@ -51,7 +51,7 @@ def load_judge(
 ) -> Judge:
     """The judge of this name; `dtype` None is float32 on a CPU, and the checkpoint's own on a GPU.
 
-    `start` is the token that texts are read after. The default is `<|endoftext|>` where the vocabulary has it, since
+    `start` is the token before each text. The default is `<|endoftext|>` where the vocabulary has it, since
     documents follow it in training even where a chat begins with another; else the tokenizer's BOS, else its EOS.
     """
     place = on_device(name, device)
@@ -105,7 +105,7 @@ def _path(name: str, revision: str | None, trusted: bool) -> Path:
 
 
 def _default() -> Path:
-    """The GGUF file of the default judge, in a package that is found and never imported."""
+    """The GGUF file of the default judge, in a package that is never imported."""
     spec = importlib.util.find_spec(PACKAGE)
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or []]
     found = [file for place in places for file in sorted(place.glob("*.gguf"))]
@@ -131,7 +131,7 @@ def _library(path: Path) -> Any:
 
 @contextmanager
 def _quiet(transformers: Any, gguf: bool) -> Iterator[None]:
-    """Without the library's bars and remarks; its GGUF reader always shows a bar, so standard error is closed."""
+    """Silence the library's progress bars and log; its GGUF reader always shows a bar, so standard error is closed."""
     says = transformers.utils.logging
     level, bars = says.get_verbosity(), says.is_progress_bar_enabled()
     says.set_verbosity_error()
@@ -171,7 +171,7 @@ BITS = (16, 8)
 
 
 def export(judge: Judge, directory: str | Path, bits: int = 16, part: int = 60) -> list[Path]:
-    """Write a judge in files of at most `part` MiB each; the files."""
+    """Write a judge in files of at most `part` MiB each; returns their paths."""
     if bits not in BITS:
         raise InputError(f"bits is {bits}", "choose 16 or 8")
     if part < 1:
@@ -183,7 +183,7 @@ def export(judge: Judge, directory: str | Path, bits: int = 16, part: int = 60) 
     shares = _shares(tensors, part * 2**20)
     path = Path(directory)
     with new_checkpoint(path) as begun:
-        _write_words(judge, path, begun)
+        _write_tokenizer(judge, path, begun)
         names: dict[str, str] = {}
         for number, share in enumerate(shares, 1):
             kind = "packed" if bits == 8 else "model"
@@ -233,7 +233,7 @@ def _config(judge: Judge, bits: int) -> dict[str, Any]:
     return config | {"architectures": [type(judge.model).__name__], "dtype": "float16" if bits == 16 else "float32"}
 
 
-def _write_words(judge: Judge, path: Path, begun: list[Path]) -> None:
+def _write_tokenizer(judge: Judge, path: Path, begun: list[Path]) -> None:
     """The tokenizer, whose library writes several files at once."""
     before = set(path.iterdir())
     try:

@@ -33,7 +33,7 @@ SLICE = 2**26  # logits that are float32 at a time
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens that the judge reads at once, and which of them count. The first never does: nothing stands before it."""
+    """Tokens that the judge reads at once, and which of them count; the first has no context and never counts."""
 
     tokens: list[int]
     counts: list[bool]
@@ -100,7 +100,7 @@ def _exact(logits: Tensor) -> Tensor:
 
 
 def batches(windows: Sequence[Window], budget: int) -> Iterator[Sequence[Window]]:
-    """Neighbours of at most `budget` tokens together, padding included; a longer window is alone."""
+    """Batches of at most `budget` tokens, padding included; a longer window is a batch of its own."""
     begin = widest = 0
     for place, window in enumerate(windows):
         widest = max(widest, len(window.tokens))
@@ -140,7 +140,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What a judge found about one text; what was not asked for is None."""
+    """The judgement of one text; None for a convention that was not asked for."""
 
     tokens: int  # the judge's tokens of the text
     nats: float | None  # their summed loss
@@ -162,7 +162,7 @@ def opinions(
     rules: Rules = Rules(),
     tokens: Sequence[Sequence[int] | None] | None = None,
 ) -> Iterator[list[Opinion]]:
-    """What the judge finds about each text, some texts at a time; `tokens` are what the generating model wrote."""
+    """The judgement of each text, in batches; `tokens` are those of the generating model."""
     rules.check(judge)
     written = [None] * len(texts) if tokens is None else tokens
     most = rules.budget or BUDGET.get(judge.device.type, BUDGET["cpu"])
@@ -222,7 +222,7 @@ def _opinion(
 
 
 def strided(ids: Sequence[int], context: int, stride: int) -> list[Window]:
-    """Windows in which every token but the first counts once, with as much before it as the windows hold."""
+    """Windows in which every token but the first counts once, with as much context as the windows hold."""
     found, begin, known = [], 0, 1
     while known < len(ids):
         tokens = list(ids[begin : begin + context])
@@ -233,7 +233,7 @@ def strided(ids: Sequence[int], context: int, stride: int) -> list[Window]:
 
 
 def chunks(ids: Sequence[int], end: int, length: int, context: int) -> list[Window]:
-    """MDLM's windows: side by side, and of the tokens `end` only the first in a window counts."""
+    """MDLM's windows: without overlap, and of the tokens `end` only the first in a window counts."""
     kept = [*ids[:length], *([end] if len(ids) < length else [])]
     found = []
     for begin in range(0, len(kept), context):
@@ -244,7 +244,7 @@ def chunks(ids: Sequence[int], end: int, length: int, context: int) -> list[Wind
 
 
 def distinct(tokens: Sequence[int], n: int) -> float:
-    """The share of different ones among the runs of n tokens; 1 where there is no such run."""
+    """The share of distinct n-grams; 1 where there are none."""
     runs = [tuple(tokens[begin : begin + n]) for begin in range(len(tokens) - n + 1)]
     return len(set(runs)) / len(runs) if runs else 1.0
 
@@ -252,7 +252,7 @@ def distinct(tokens: Sequence[int], n: int) -> float:
 def diversity(tokens: Sequence[int]) -> float:
     """The entropy of one sample's token counts, in nats, as remdm and bd3lms compute it.
 
-    Perplexity is read together with it: repetition is cheap to predict.
+    Report it beside perplexity: repetition is easy to predict.
     """
     counts = Counter(tokens).values()
     return -sum(count / len(tokens) * math.log(count / len(tokens)) for count in counts) + 0.0

@@ -26,7 +26,7 @@ ROWS = (".jsonl", ".json")  # such files, and standard input, hold JSON lines
 
 @dataclass(frozen=True)
 class Sample:
-    """A text, where it stands, and what its row says about it."""
+    """A text, its place, and the other values of its row."""
 
     text: str
     place: str
@@ -35,7 +35,7 @@ class Sample:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same for the same text in the same place."""
+        """Identifies a text at its place."""
         return self.place, hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
@@ -45,7 +45,7 @@ class Sample:
 def read_samples(paths: Sequence[str], field: str = "text", lines: bool = False) -> list[Sample]:
     """The texts of files: JSON lines with the text in `field`; of other files each is a text, or each line of it.
 
-    Texts without a token of their own, empty or blank, are left out with a warning.
+    Empty and blank texts are left out with a warning.
     """
     found = [sample for path in paths for sample in _samples(path, field, lines)]
     full = [sample for sample in found if sample.text.strip()]

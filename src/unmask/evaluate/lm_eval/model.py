@@ -42,7 +42,7 @@ log = logging.getLogger("lm_eval.unmask")  # under the harness's own, which writ
 
 @dataclass(frozen=True)
 class _Job:
-    """One text that is asked for."""
+    """One text that is requested."""
 
     place: int
     ids: list[int]
@@ -52,7 +52,7 @@ class _Job:
 
 
 class Unmask(LM):
-    """A masked diffusion model behind the harness's three questions."""
+    """A masked diffusion model behind the harness's three kinds of requests."""
 
     def __init__(self, **model_args: Any) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Unmask(LM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: Mapping[str, Any], additional_config: Any = None) -> Unmask:
-        """What --model_args say goes over --batch_size and --device, which the harness fills in by itself."""
+        """--model_args take precedence over --batch_size and --device, which the harness always fills in."""
         defaults = dict(additional_config or {})
         if str(defaults.get("device")).startswith("cuda") and not torch.cuda.is_available():
             del defaults["device"]  # it says cuda:0 on any machine, and takes what is there
@@ -279,7 +279,7 @@ def _text_row(job: _Job, result: Result, text: str) -> dict[str, Any]:
 
 
 def main(words: list[str]) -> int:
-    """The harness's own command line with these words, knowing the model `unmask`."""
+    """Run the harness's own command line, with the model `unmask` registered."""
     from lm_eval.__main__ import cli_evaluate
 
     sys.argv = ["lm_eval", *words]
@@ -294,7 +294,7 @@ def main(words: list[str]) -> int:
 
 
 def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An error that the user can mend is a line, under the command `lm_eval` too."""
+    """Print an error of the user as one line, under the command `lm_eval` too."""
     if issubclass(kind, UnmaskError):
         print("unmask: error:", " ".join(str(error).split()), file=sys.stderr)
     else:

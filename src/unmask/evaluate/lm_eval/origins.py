@@ -24,13 +24,13 @@ class Origin:
     turn: int
 
     def key(self, seed: int, *, alike: bool = False) -> int:
-        """A seed of its own, whatever else is asked; with `alike`, one for all requests of its document."""
+        """A seed that depends on this request alone; with `alike`, on its document alone."""
         parts = [self.task, self.doc] if alike else [self.task, self.doc, self.request, self.turn]
         return seed + int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=6).digest(), "big")
 
 
 def origins(requests: Sequence[Any]) -> list[Origin]:
-    """Of each request (lm-eval's Instance); one that was made by hand has its place for a document."""
+    """The origin of each request (lm-eval's Instance); a request without a document is named by its place."""
     seen: Counter[tuple[Any, ...]] = Counter()
     found = []
     for place, request in enumerate(requests):
@@ -43,7 +43,7 @@ def origins(requests: Sequence[Any]) -> list[Origin]:
 
 @dataclass
 class RequestRows:
-    """What was asked so far: sums by kind of request, and each request as a line of the file, if there is one."""
+    """The requests so far: sums by kind, and each request as a line of the file, if there is one."""
 
     path: Path | None
     asked: Counter[str] = field(default_factory=Counter)
@@ -54,7 +54,7 @@ class RequestRows:
         check_place(None if self.path is None else str(self.path))
 
     def keep(self, origin: Origin, kind: str, row: Mapping[str, Any]) -> None:
-        """One line for one request, written at once: what is done is never lost."""
+        """Count one request, and write its line at once."""
         self.asked[kind] += 1
         self.evaluations[kind] += row["evaluations"]
         if math.isfinite(row["path_entropy"]):

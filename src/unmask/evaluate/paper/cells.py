@@ -32,13 +32,13 @@ from unmask.tasks.puzzles import held_out
 
 Figures = dict[str, Any]
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
-REPEATS = 3  # of a runtime, of which the median counts; fewer where they take more than ENOUGH seconds together
+REPEATS = 3  # decodes of a runtime, whose median counts; fewer once they took ENOUGH seconds together
 ENOUGH = 30.0
 
 
 @dataclass(frozen=True)
 class PaperRun:
-    """What is run where."""
+    """An experiment at one place, and how it is run."""
 
     experiment: Experiment
     place: Place
@@ -67,11 +67,11 @@ class PaperRun:
         return self.experiment.at(self.place)
 
     def rows(self, about: Figures, ending: str = "rows") -> str:
-        """The file of a run: the same for the same run, whichever experiments it is a cell of."""
-        said = json.dumps({name: about.get(name) for name in rows.SAME}, sort_keys=True)
+        """The file of a run: experiments that share a run share the file."""
+        identity = json.dumps({name: about.get(name) for name in rows.SAME}, sort_keys=True)
         folder = self.folder / "rows"
         folder.mkdir(parents=True, exist_ok=True)
-        return str(folder / f"{about['task']}-{hashlib.sha256(said.encode()).hexdigest()[:12]}.{ending}.jsonl")
+        return str(folder / f"{about['task']}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.{ending}.jsonl")
 
 
 def run(job: PaperRun) -> list[Figures]:
@@ -107,7 +107,7 @@ def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None) -> d
 
 @lru_cache(maxsize=1)
 def _weights(name: str) -> str | None:
-    """Of large models it takes a while, and every cell has the same."""
+    """Cached: hashing large weights takes a while, and every cell has the same."""
     return fingerprint(name)
 
 
@@ -140,9 +140,9 @@ def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
 def _of_task(job: PaperRun, cell: Cell, graded: dict[str, list[rows.Row]]) -> Figures:
     here = graded[cell.name]
     base = job.experiment.baseline(cell)
-    said = summary(here)
-    said["path_entropy_sd"] = statistics.pstdev([row.path_entropy for row in here])
-    return said | {"against": None if base is None else compare.against(graded[base.name], here)}
+    made = summary(here)
+    made["path_entropy_sd"] = statistics.pstdev([row.path_entropy for row in here])
+    return made | {"against": None if base is None else compare.against(graded[base.name], here)}
 
 
 def _about(about: dict[str, Any]) -> Figures:
@@ -157,8 +157,8 @@ def made(job: PaperRun) -> str:
     if not how:
         raise InputError(f"{job.place.name} needs its questions", "give them with --data FILE")
     seed = int(how.pop("seed", 0))
-    words = "-".join(f"{name}-{value}" for name, value in {**job.place.made, "n": n}.items())
-    path = job.folder / f"{job.place.task}-{words}.txt"
+    name = "-".join(f"{name}-{value}" for name, value in {**job.place.made, "n": n}.items())
+    path = job.folder / f"{job.place.task}-{name}.txt"
     if not path.exists():
         lines = held_out.sudokus(n, seed=seed, **how) if "clues" in how else held_out.countdowns(n, seed=seed, **how)
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def made(job: PaperRun) -> str:
         for done, line in enumerate(lines, 1):
             text += f"{line}\n"
             job.on_progress("making puzzles", done, n)
-        begun = path.with_suffix(f".{os.getpid()}")  # another process may be making it, too
+        begun = path.with_suffix(f".{os.getpid()}")  # another process may be writing it, too
         begun.write_text(text, encoding="utf-8")
         begun.replace(path)
     return str(path)
@@ -199,7 +199,7 @@ def _texts(job: PaperRun, model: Denoiser) -> list[Figures]:
 
 
 def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_progress: Progress) -> list[Figures]:
-    """What the judge finds about each sample, by both conventions."""
+    """The judged rows of samples, by both conventions."""
     plain = ("number", "seed", "path_entropy")
     samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in kept]
     progress = lambda done: on_progress(f"judging {name}", done, len(samples))  # noqa: E731
@@ -207,7 +207,7 @@ def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_prog
 
 
 def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progress: Callable[[int, int], None]) -> None:
-    """Texts from nothing, as many as are missing."""
+    """Sample the texts without a prompt that are missing."""
     done = {int(row["number"]) for row in kept.kept}
     todo = [number for number in range(n) if number not in done]
     most = batch.size("sample", model.device, recipe.build_search().particles)
@@ -267,7 +267,7 @@ def _runtimes(job: PaperRun, model: Denoiser) -> list[Figures]:
 
 
 def _timed(model: Denoiser, recipe: Recipe, on_progress: Callable[[int, int], None]) -> Figures:
-    """Seconds of a few decodes, and what one costs."""
+    """The median time of a few decodes, and the cost of one."""
     times: list[float] = []
     while not times or (len(times) < REPEATS and sum(times) < ENOUGH):
         on_progress(len(times), REPEATS)

@@ -15,7 +15,7 @@ Column = tuple[str, Callable[[Figures], str]]
 
 
 def markdown(experiment: Experiment, place: Place, found: Sequence[Figures], command: str) -> str:
-    """A page: what it is, the table, where its numbers come from."""
+    """A page: the experiment, its table, and the origin of the numbers."""
     columns: list[Column] = [(name, _label(number)) for number, name in enumerate(experiment.axes)]
     columns += [(f"paper: {what}", _printed(numbers)) for what, numbers in experiment.beside(place).items()]
     columns += _columns(experiment.measures(place), found)
@@ -187,7 +187,7 @@ def _tasks(axes: Any, found: Sequence[Figures]) -> None:
 
 
 def _texts(axes: Any, found: Sequence[Figures]) -> None:
-    """ln PPL and path entropy of the cells; where texts were not judged, path entropy alone is not known."""
+    """ln PPL and path entropy of the cells; empty where texts were not judged."""
     judged = [one for one in found if "ln_ppl" in one]
     if not judged:
         axes.set(title="not judged")

@@ -57,7 +57,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Place:
-    """A model and what it is asked."""
+    """A model and its task."""
 
     name: str
     model: str
@@ -93,7 +93,7 @@ class Experiment:
         return tuple(cell for cell in self.cells if cell.only in ("", place.name))
 
     def recipe(self, cell: Cell, place: Place, background: str | None = None) -> Recipe:
-        """How a cell is decoded at a place; `background`: the table of a PC-Sampler that has none of its own."""
+        """How a cell is decoded at a place; `background` is for recipes of PC-Sampler that need a table."""
         if "recipe" in cell.settings:
             named = RECIPES[cell.settings["recipe"].format(place=place.name)]
             if named.needs and background is None:
@@ -108,7 +108,7 @@ class Experiment:
 
     def beside(self, place: Place) -> dict[str, Settings]:
         """The paper's numbers that stand beside those of a place."""
-        return {what: said for what, said in self.printed.items() if said.get("on", place.name) == place.name}
+        return {what: table for what, table in self.printed.items() if table.get("on", place.name) == place.name}
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The cell that differs in the last label only and comes first; None for that one itself."""
@@ -117,7 +117,7 @@ class Experiment:
         return None if first is cell else first
 
     def place(self, name: str | None) -> list[Place]:
-        """The place that is asked for; by default all of the bundled models."""
+        """The place of this name; by default all places with bundled models."""
         if name is None:
             mine = [place for place in self.places.values() if not place.theirs]
             if not mine:
@@ -142,9 +142,9 @@ def read(name: str, text: str) -> Experiment:
     places = {key: _place(key, value) for key, value in table["places"].items()}
     known = {cell.name for cell in cells}
     for what, numbers in table.get("printed", {}).items():
-        strange = next((label for label in numbers if label not in known and label != "on"), None)
-        if strange is not None:
-            raise InputError(f"{name}.toml: {what} has {strange!r}", f"its cells are {', '.join(sorted(known))}")
+        wrong = next((label for label in numbers if label not in known and label != "on"), None)
+        if wrong is not None:
+            raise InputError(f"{name}.toml: {what} has {wrong!r}", f"its cells are {', '.join(sorted(known))}")
     labels = tuple(axis["name"] for axis in axes) or tuple(table["axes"])
     said = {key: table[key] for key in ("title", "where", "kind", "claim")}
     return Experiment(

@@ -16,16 +16,16 @@ BLOCK = {"cpu": 0.05, "cuda": 0.3}
 
 
 def now(device: torch.device) -> float:
-    """Seconds, once the device has done all that it was given."""
+    """Seconds, after waiting for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 class Turns:
-    """Pieces of work that take turns with something else; each has the mean of its turns as its time.
+    """Pieces of work that are timed in alternation with something else; the time of each is the mean of its turns.
 
-    In a turn a piece is called as in a loop, for a while, and the device is waited for at the end only.
+    In a turn a piece is called in a loop, and the device is waited for at the end only.
     """
 
     def __init__(self, works: Mapping[str, Callable[[], object]], device: torch.device) -> None:
@@ -34,7 +34,7 @@ class Turns:
         self.seconds: dict[str, list[float]] = {name: [] for name in works}
 
     def _calls(self, work: Callable[[], object]) -> int:
-        """As many as fill a turn; the first call, which may be slow, does not count."""
+        """The number of calls that fills a turn; the first call may be slow and does not count."""
         work()
         began = now(self.device)
         work()
@@ -59,7 +59,7 @@ class Turns:
 
 
 def peak(work: Callable[[], Made], device: torch.device) -> tuple[Made, int | None]:
-    """What the work gives, and the most bytes that tensors took during it, above what they took before."""
+    """The result of the work, and the peak of allocated bytes above those before it; None on a CPU."""
     if device.type != "cuda":
         return work(), None
     torch.cuda.synchronize(device)

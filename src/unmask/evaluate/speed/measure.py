@@ -54,8 +54,8 @@ def measure(
 ) -> Figures:
     """All figures of `recipe.length` positions after a random prompt, for JSON; None where a figure does not exist.
 
-    Times are medians of `repeat` decodes, between whose parts everything else is measured. `against` is another search,
-    timed with as many particles. `on_stage` is called with each stage as it begins: `stages(repeat)` times.
+    Times are medians over `repeat` decodes, in alternation with everything that they are compared with. `against` is
+    another search, timed with as many particles. `on_stage` gets the name of each stage as it begins.
     """
     for name, value, least in (("prompt", prompt, 0), ("repeat", repeat, 1)):
         if value < least:
@@ -84,7 +84,7 @@ def stages(repeat: int) -> int:
 
 
 def other_search(recipe: Recipe, search: str) -> Recipe:
-    """The recipe with another search of as many particles, without what is only for its own."""
+    """The recipe with another search of as many particles, without the settings of its own search."""
     own = {name for build in SEARCHES.values() for name in takes(build)}
     kept = {name: value for name, value in recipe.to_dict().items() if name not in own}
     return Recipe.from_dict({**kept, "search": search, "particles": recipe.build_search().particles})
@@ -94,7 +94,7 @@ def other_search(recipe: Recipe, search: str) -> Recipe:
 
 
 def canvas(model: Denoiser, recipe: Recipe, prompt: int) -> Canvas:
-    """A random prompt, then masks, if the model takes as much."""
+    """A random prompt, then masks, within the limit of the model."""
     return from_prompt(model, _random(model, GIVEN, (prompt,)).tolist(), recipe.length)
 
 
@@ -135,15 +135,15 @@ class Walking:
         self.last: Moment | None = None
         self.start = self.whole = 0.0
 
-    def go(self, seconds: float, see: Callable[[Moment], None] | None = None) -> bool:
-        """Take steps for as long, at first two steps; False at the end. `see` is called with every step."""
+    def go(self, seconds: float, on_step: Callable[[Moment], None] | None = None) -> bool:
+        """Take steps for some seconds, the first time two steps; False at the end. `on_step` gets every step."""
         first, more, began = self.moments is None, False, clock.now(self.model.device)
         if self.moments is None:
             self.moments = walk(*prepare(self.model, [self.canvas], [self.recipe.seed], self.recipe))
         for moment in self.moments:
             self.last = moment
-            if see is not None:
-                see(moment)
+            if on_step is not None:
+                on_step(moment)
             if moment.step > 0 if first else time.perf_counter() - began > seconds:
                 more = True
                 break
@@ -198,7 +198,7 @@ class _Scene:
 
 
 def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, on_stage: OnStage) -> _Scene:
-    """Everything once: what is slow at first, and what takes memory."""
+    """Run everything once, which compiles and records it, and measure memory."""
     device, (mine, how) = model.device, own(model, compile)
     denoiser, state, *_ = prepare(model, [canvas], [recipe.seed], recipe)
     half = _halfway(model, state)
@@ -231,7 +231,7 @@ def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, on_s
 
 
 def _round(scene: _Scene, other: Recipe | None) -> dict[str, float]:
-    """Every time once: one decode, between whose parts all that it is compared with has its turns."""
+    """One decode, in alternation with everything that it is compared with; every time once."""
     recipes = [scene.recipe] if other is None else [scene.recipe, other]
     walks = [Walking(scene.mine, recipe, scene.canvas) for recipe in recipes]
     going = list(walks)
@@ -249,7 +249,7 @@ def _round(scene: _Scene, other: Recipe | None) -> dict[str, float]:
 
 
 def _costs(scene: _Scene, times: dict[str, float]) -> Figures:
-    """What was run, and what it took."""
+    """The sizes of the run and its costs."""
     first, particles = scene.first, scene.recipe.build_search().particles
     length, whole = scene.canvas.tokens.count(scene.model.vocab.mask), times["decode_seconds"]
     return {
@@ -286,7 +286,7 @@ def _compared(times: dict[str, float], against: str | None) -> Figures:
 
 
 def _memory(peaks: dict[str, int | None]) -> Figures:
-    """Peaks above what was there before; transient is what a step takes beyond the network alone."""
+    """Peaks in MiB; transient is what a step takes beyond the network alone."""
     alone = peaks["backbone"]
 
     def mib(bytes: int | None, less: int | None = 0) -> float | None:

@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was found. `strength` is None where the reference is out of reach; `end` says where: "low" or "high"."""
+    """The result. `strength` is None where the reference is out of reach, below ("low") or above ("high") the range."""
 
     recipe: Recipe
     of: str  # population or chosen: whose path entropy meets the reference
@@ -83,7 +83,7 @@ def calibrate(
     on_progress: Progress = lambda what, done, total: None,
     on_row: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Calibration:
-    """Bisect between strength 0 and `most`, at most `points` strengths; `on_row` is called with each row at once."""
+    """Bisect between strength 0 and `most`, at most `points` strengths; `on_row` gets each row as it is measured."""
     _check(recipe, most, points, of)
     paths = reference(model, texts, recipe, draws, lambda done, total: on_progress("reference", done, total))
     spent = sum(path.evaluations for some in paths for path in some)
@@ -146,7 +146,7 @@ def _point(model: Denoiser, texts: Sequence[Known], recipe: Recipe, on_progress:
 
 
 def _solved(found: Calibration) -> Calibration:
-    """With the crossing of its points, and an interval from texts drawn again."""
+    """Add the strength where the points cross 0, with a bootstrap interval over texts."""
     if found.end is not None:
         return found
     strengths, gaps = [point.strength for point in found.points], found.paired().numpy()

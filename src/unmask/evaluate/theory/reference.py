@@ -39,7 +39,7 @@ class Known:
     open: list[bool]
 
     def canvas(self, mask: int) -> list[int]:
-        """The ids with masks where it is open."""
+        """The ids, masked where the text is open."""
         return [mask if free else token for token, free in zip(self.tokens, self.open, strict=True)]
 
 
@@ -114,7 +114,7 @@ def score(
 
 @dataclass
 class _Teacher:
-    """Draws the true tokens; keeps what they cost where it was last asked."""
+    """Draws the true tokens, and keeps their loss of the last draw."""
 
     truth: Tensor  # [B, L] int64
     loss: Tensor  # [B, L] nats
@@ -196,7 +196,7 @@ def together(rows: Sequence[list[int]], fill: int) -> Tensor:  # [P, L] int64
 def generated(
     model: Denoiser, texts: Sequence[Known], recipe: Recipe, on_progress: Progress = lambda done, total: None
 ) -> list[Result]:
-    """What the model decodes where the texts are open; text i has the seed recipe.seed + i."""
+    """Decode the open positions of texts; text i has the seed recipe.seed + i."""
     size = batch.size("known", model.device, recipe.build_search().particles)
     found: list[Result] = []
     for begin in range(0, len(texts), size):

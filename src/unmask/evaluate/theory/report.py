@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """What was measured of some texts."""
+    """The measurements of some texts."""
 
     recipe: Recipe
     states: States
@@ -147,7 +147,7 @@ def draw(found: Study, width: int, counts: Mapping[int, int] | None, path: Path)
 
 
 def draw_calibration(found: Calibration, path: Path) -> None:
-    """ReferencePath entropy over the strength, with the reference."""
+    """Path entropy over the strength, with the reference."""
     true, curve = mean(found.reference), found.curve()
     ends = [0.0, max(strength for strength, _ in curve)]
     lines = {"decoded": curve, "reference": [(end, true) for end in ends]}

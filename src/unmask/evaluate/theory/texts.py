@@ -18,7 +18,7 @@ from unmask.tasks.puzzles import sudoku
 
 @dataclass(frozen=True)
 class Pair:
-    """A text and what stands before it."""
+    """A text and its prompt."""
 
     prompt: str
     text: str
