@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
-import unmask_plugin
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import SETTINGS
 from unmask.errors import InputError, SettingError
@@ -91,15 +89,6 @@ def test_the_long_example_of_the_page_is_a_recipe():
     pairs = dict(part.split("=") for part in words[1].split(","))
     typed = {name: float(v) if "." in v else int(v) if v.isdecimal() else v for name, v in pairs.items()}
     assert ask(options(typed), {}, 4096).recipe.search == "smc"
-
-
-def test_the_plugin_never_fails(monkeypatch):
-    """torch would fail with it, for everybody."""
-    monkeypatch.setitem(sys.modules, "lm_eval", ModuleType("lm_eval"))  # some version that is not the one we know
-    unmask_plugin.register()
-    monkeypatch.delitem(sys.modules, "lm_eval")
-    unmask_plugin.register()
-    assert "lm_eval" not in sys.modules
 
 
 # --- generation_kwargs -----------------------------------------------------------------------------------------------

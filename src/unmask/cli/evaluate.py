@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 import warnings
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.cli import flags, models, show
+from unmask.cli.compare import share
+from unmask.cli.parser import refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.settings import spelled
 from unmask.errors import InputError, unknown
-from unmask.evaluate import compare, rows
+from unmask.evaluate import rows
 from unmask.evaluate.header import header, sha256
 from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift, summary
 from unmask.models import fingerprint
@@ -29,7 +30,6 @@ from unmask.tasks import TASKS, Example, Task, shots
 from unmask.tasks.task import located
 from unmask.train import text
 
-Namespace = argparse.Namespace
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of the model of prose"}
 LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
@@ -152,9 +152,7 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 
 def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
-    for name in ("shots", "chat", "batch", "insist", "max_rows", "compile"):
-        if getattr(args, name):
-            raise InputError(f"{spelled(name)} has no effect on text", "leave it out")
+    refuse(args, ("shots", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
     model = models.load_model(args, _model(args, bundled=True))
@@ -195,18 +193,6 @@ def _eval_text(args: Namespace) -> None:
         print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), 'window')} · {seconds:.1f} s")
 
 
-# --- runs side by side -----------------------------------------------------------------------------------------------
-
-
-def run_compare(args: Namespace) -> None:
-    """Compare runs over the questions that they have in common."""
-    found = compare.compare(args.files)
-    if args.json:
-        print(json.dumps(found))
-    else:
-        _compared(found)
-
-
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
@@ -218,7 +204,7 @@ def _measured(found: Mapping[str, Any]) -> str:
     rate = "" if found["tokens_per_second"] is None else f" · {found['tokens_per_second']:.1f} tokens/s"
     counts = [show.many(found[name], name[:-1]) for name in ("steps", "calls", "evaluations")]
     lines = [
-        f"solved {_share(found, 'strict')} of {many} · as published {_share(found, 'as_published')} · "
+        f"solved {share(found, 'strict')} of {many} · as published {share(found, 'as_published')} · "
         f"path entropy {found['path_entropy_bits']:.3f} bits{sure}",
         f"{' · '.join(counts)} · {found['seconds']:.1f} s{rate}",
     ]
@@ -230,47 +216,11 @@ def _measured(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _share(found: Mapping[str, Any], name: str) -> str:
-    """A share and its interval."""
-    return f"{found[name]:.3f} ({found[f'{name}_low']:.3f}–{found[f'{name}_high']:.3f})"
-
-
-def _compared(found: Mapping[str, Any]) -> None:
-    """Runs over the same questions, one below the other."""
-    columns = "rows", "solved", "difference", "p", "as published", "evaluations", "seconds", "AUROC", "of surprise"
-    made = show.grid(*columns, right=columns[1:])
-    for run in found["runs"]:
-        over, sure = run["against"], [_known(run[name]) for name in ("auroc", "auroc_surprise")]
-        gap = "" if over is None else f"{over['strict']['difference']:+.3f} ({_interval(over['strict'])})"
-        p = "" if over is None else f"{over['strict']['p']:.2g}"
-        costs = [_ratio(run, name, digits) for name, digits in (("evaluations", 0), ("seconds", 1))]
-        made.add_row(run["file"], _share(run, "strict"), gap, p, f"{run['as_published']:.3f}", *costs, *sure)
-    show.console().print(made)
-    common = show.many(found["n"], "question")
-    print(f"{common} of {found['task']} that all runs have; differences are to the first of them")
-    for run in found["runs"]:
-        if run["left_out"] or run["unfinished"]:
-            lacks = f", {show.many(run['unfinished'], 'is', 'are')} still to come" if run["unfinished"] else ""
-            print(f"{run['file']}: {show.many(run['left_out'], 'question')} not common{lacks}")
-
-
-def _known(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _interval(found: Mapping[str, Any]) -> str:
-    return f"{found['low']:+.3f} to {found['high']:+.3f}"
-
-
-def _ratio(run: Mapping[str, Any], name: str, digits: int) -> str:
-    times = None if run["against"] is None else run["against"][f"{name}_ratio"]
-    return f"{run[name]:.{digits}f}" + ("" if times is None else f" (×{times:.2f})")
-
-
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def add_eval(parser: argparse.ArgumentParser) -> None:
+def add_eval(parser: ArgumentParser) -> None:
+    parser.epilog = f"{LISTED}\n\n{parser.epilog}"
     parser.add_argument("task", metavar="TASK", help="a name of the list below")
     about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
     parser.add_argument("--data", metavar="FILE", help=about)
@@ -281,19 +231,11 @@ def add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", metavar="FILE", help=about)
     parser.add_argument("--batch", type=int, metavar="N", help="questions decoded at a time; a row comes out the same")
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
-    parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=about)
+    parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
     about = "run programs that models write even where the kernel cannot confine them"
     parser.add_argument("--insist", action="store_true", help=about)
     parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     models.add_model(parser, "for sudoku, countdown and text the bundled one")
-    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
-    about = "compile the network first: takes a minute, pays in long runs on a GPU"
-    parser.add_argument("--compile", action="store_true", help=about)
+    models.add_running(parser)
     flags.add(parser)
-
-
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    about = "what `unmask eval TASK --rows FILE` wrote; all are compared with the first"
-    parser.add_argument("files", nargs="+", metavar="ROWS", help=about)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")

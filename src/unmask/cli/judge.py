@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
 from unmask._version import __version__
 from unmask.cli import show
+from unmask.cli.parser import refuse
 from unmask.errors import InputError
 from unmask.evaluate.judge import (
     CONVENTIONS,
@@ -26,7 +27,6 @@ from unmask.evaluate.judge import (
 from unmask.evaluate.judge.rows import Row, Sample, is_rows
 from unmask.models.files.checkpoint import DTYPES
 
-Namespace = argparse.Namespace
 PART = 60  # MiB of a file, for those who may carry 64 at a time
 WORDS = {
     "ln_ppl": "ln PPL, mean of samples",
@@ -77,16 +77,13 @@ def run_judge(args: Namespace) -> None:
 def _check_idle(args: Namespace) -> None:
     """Refuse flags that would have no effect."""
     tables = [is_rows(path) for path in args.files]
-    what, idle = f"the convention {args.convention}", IDLE[args.convention]
-    if args.export is not None:
-        what, idle = "--export", IDLE["export"]
-    for name in idle:
-        if getattr(args, name) not in (None, False):
-            raise InputError(f"--{name} has no effect on {what}", "leave it out, or see `unmask judge --help`")
-    if args.lines and all(tables):
-        raise InputError("--lines has no effect on JSON lines", "leave it out")
-    if args.field is not None and not any(tables):
-        raise InputError("--field has no effect on files of text", "leave it out")
+    use = args.convention if args.export is None else "export"
+    what, idle = "--export" if use == "export" else f"the convention {use}", IDLE[use]
+    refuse(args, idle, what, "leave it out, or see `unmask judge --help`")
+    if all(tables):
+        refuse(args, ("lines",), "JSON lines")
+    if not any(tables):
+        refuse(args, ("field",), "files of text")
 
 
 def _limit(args: Namespace) -> int | None:
@@ -177,7 +174,7 @@ def _export(args: Namespace) -> None:
         print(f"{args.export}: {show.many(len(files), 'file')}, {sum(sizes) / 2**20:.1f} MiB, none over {most:.1f} MiB")
 
 
-def add_judge(parser: argparse.ArgumentParser) -> None:
+def add_judge(parser: ArgumentParser) -> None:
     parser.usage = "unmask judge FILE... [flags]"
     add = parser.add_argument
     about = ".json or .jsonl: a text in each line's field; others: one text each; - reads JSON lines"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from rich.progress import Progress
 
 from unmask.cli import show
+from unmask.cli.parser import refuse
 from unmask.errors import InputError, unknown
 from unmask.evaluate.judge import DEFAULT, load_judge
 from unmask.evaluate.paper import EXPERIMENTS, Experiment, Place
@@ -19,7 +20,6 @@ from unmask.evaluate.paper.cells import PaperRun, run
 from unmask.evaluate.paper.output import draw, markdown
 from unmask.models.files.checkpoint import DTYPES
 
-Namespace = argparse.Namespace
 OUT = "runs/paper"
 FLAGS = (
     "on",
@@ -37,11 +37,7 @@ FLAGS = (
 def run_paper(args: Namespace) -> None:
     """List the experiments, or run one."""
     if args.name is None:
-        given = next((name for name in FLAGS if getattr(args, name)), None)
-        if given is not None:
-            raise InputError(
-                f"--{given.replace('_', '-')} is for an experiment", "give its name; without, they are listed"
-            )
+        refuse(args, FLAGS, "a list", "give the name of an experiment")
         _list(args)
         return
     if args.name not in EXPERIMENTS:
@@ -138,7 +134,7 @@ def _list(args: Namespace) -> None:
     show.console().print(made)
 
 
-def add_paper(parser: argparse.ArgumentParser) -> None:
+def add_paper(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; without one they are listed")
     parser.add_argument("--on", metavar="PLACE", help="model and task, as listed [all of the bundled models]")
     parser.add_argument("--out", default=OUT, metavar="DIR", help=f"for rows, tables and pictures [{OUT}]")

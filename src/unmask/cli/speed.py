@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from functools import partial
 from pathlib import Path
 
 from unmask._version import __version__
 from unmask.cli import flags, models, show
+from unmask.cli.parser import refuse
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
 from unmask.errors import InputError, unknown
@@ -23,7 +24,6 @@ from unmask.report import chart
 from unmask.report.chart import Curve
 from unmask.search import SEARCHES
 
-Namespace = argparse.Namespace
 Sweep = tuple[str, list[int]]  # a setting and its values
 BENCHES = ("speed",)
 DEFAULT = "sudoku"
@@ -100,9 +100,7 @@ def _check_steps(recipe: Recipe) -> None:
 def _model(args: Namespace) -> Denoiser:
     if args.size is None:
         return models.load_model(args, args.model or DEFAULT)
-    for flag in ("mask_id", "tokenizer", "revision", "trust_remote_code", "shift"):
-        if getattr(args, flag) not in (None, False):
-            raise InputError(f"--{flag.replace('_', '-')} has no effect on --size", "leave it out")
+    refuse(args, ("mask_id", "tokenizer", "revision", "trust_remote_code", "shift"), "--size")
     if args.dtype is not None and args.dtype not in DTYPES:
         raise unknown("dtype", args.dtype, DTYPES)
     return make(args.size, on_device(args.size, args.device), DTYPES.get(args.dtype))
@@ -240,13 +238,13 @@ def _rest(found: Figures) -> list[str]:
     return lines + [f"note: {note}" for note in found["notes"]]
 
 
-def add_bench(parser: argparse.ArgumentParser) -> None:
+def add_bench(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="WHAT", help=" or ".join(BENCHES))
     parser.add_argument("--size", metavar="NAME", help=f"random weights instead of a model: {', '.join(SIZES)}")
     about = "given positions, of random tokens [0; llada: 256; tiny: 8]"
     parser.add_argument("--prompt", type=int, metavar="N", help=about)
     about = "compile the network that unmask is compared with, where that can be done [yes]"
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help=about)
+    parser.add_argument("--compile", action=BooleanOptionalAction, default=True, help=about)
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="rounds, of which the median counts [3]")
     parser.add_argument("--against", metavar="SEARCH", help="another search to time beside it, with as many particles")
     about = "measure along these values too, like particles=1,2,4 or length=64,128 or steps=8,16; several times"

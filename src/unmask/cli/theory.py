@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shlex
 import time
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from unmask.evaluate.theory.reference import DRAWS, Scored, score
 from unmask.evaluate.theory.texts import pairs, read
 from unmask.models import Denoiser
 
-Namespace = argparse.Namespace
 STEPS = 32  # of a path, unless given: enough for the shape, few enough for a CPU
 TEXTS = 64  # of a file, unless given: intervals of a few percent
 ORDER = (
@@ -96,7 +95,7 @@ def _show_scores(found: list[Scored], recipe: Recipe, draws: int, seconds: float
     print(f"bits{many} · {order} · {show.many(spent, 'evaluation')} · {seconds:.1f} s")
 
 
-def add_score(parser: argparse.ArgumentParser) -> None:
+def add_score(parser: ArgumentParser) -> None:
     about = "a text, or a file with one on each line (.jsonl: objects with `text` and `prompt`); - reads standard input"
     parser.add_argument("texts", nargs="+", metavar="TEXT", help=about)
     parser.add_argument("--prompt", default="", metavar="TEXT", help="what stands before each text and is never masked")
@@ -169,7 +168,7 @@ def _show_theory(found: Row, folder: Path) -> None:
     print(f"{cost} · rows.jsonl, theory.json and theory.svg are in {str(folder)!r}")
 
 
-def add_theory(parser: argparse.ArgumentParser) -> None:
+def add_theory(parser: ArgumentParser) -> None:
     _add_data(parser)
     many = "noised states of each text, one in each part of time [16]"
     parser.add_argument("--draws", type=int, default=16, metavar="N", help=many)
@@ -280,7 +279,7 @@ def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
     print(f"{cost} · rows.jsonl, calibrate.json and calibrate.svg are in {str(folder)!r}")
 
 
-def add_calibrate(parser: argparse.ArgumentParser) -> None:
+def add_calibrate(parser: ArgumentParser) -> None:
     _add_data(parser)
     parser.add_argument("--paths", type=int, default=4, metavar="N", help="reference paths of each text [4]")
     parser.add_argument("--most", type=float, default=MOST, metavar="X", help=f"the largest strength tried [{MOST:g}]")
@@ -301,7 +300,7 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
+def _add_data(parser: ArgumentParser) -> None:
     about = (
         "with --length: text, documents with blank lines between them, .xz and .gz too; otherwise a text on each line"
     )

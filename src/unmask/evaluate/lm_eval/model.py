@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from unmask._version import __version__
 from unmask.core.denoiser import Chats
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.likelihood import Bound, Piece, Question, greedy, score, windows
-from unmask.errors import InputError, ModelError, UnmaskError, many
+from unmask.errors import InputError, ModelError, many
 from unmask.evaluate.lm_eval import arguments
 from unmask.evaluate.lm_eval.arguments import TextRequest
 from unmask.evaluate.lm_eval.origins import Origin, RequestRows, origins
@@ -293,15 +292,5 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an error of the user as one line, under the command `lm_eval` too."""
-    if issubclass(kind, UnmaskError):
-        print("unmask: error:", " ".join(str(error).split()), file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
 if "unmask" not in model_registry:
     model_registry.register("unmask", target="unmask.evaluate.lm_eval.model:Unmask")
-if Path(sys.argv[0]).stem in ("lm_eval", "lm-eval") or Path(sys.argv[0]).parent.name == "lm_eval":
-    sys.excepthook = _one_line
