@@ -342,15 +342,9 @@ def describe(name: str, build: Build, helps: Mapping[str, str] | None = None) ->
         "more": " ".join(" ".join(words[1:]).split()),
         "settings": [
             {"name": one.name, "default": _json(one.default), "help": helps.get(one.name, "")}
-            for one in [*parameters(build).values(), *_inside(build)]
+            for one in parameters(build).values()
         ],
     }
-
-
-def _inside(build: Build) -> list[inspect.Parameter]:
-    """What the potentials, schemes and choosers of a search take."""
-    kinds = [registry for kind, registry in registries().items() if registry.fixed and kind in parameters(build)]
-    return [one for kind in kinds for part in kind.table.values() for one in parameters(part, kind.fixed).values()]
 
 
 def _json(default: Any) -> Any:
