@@ -32,7 +32,7 @@ MAY_IMPORT = {
 # Packages of others, and the only places that may import them.
 ONLY = {
     "rich": "cli",
-    "fastapi starlette pydantic uvicorn": "server",
+    "fastapi starlette pydantic uvicorn prometheus_client": "server",
     "triton": "core/gpu",
     "matplotlib": "evaluate/paper",
     "transformers": "models/remote evaluate/judge",

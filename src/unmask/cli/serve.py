@@ -38,7 +38,7 @@ def run_serve(args: Namespace) -> None:
     """Serve models over HTTP."""
     try:
         from unmask.server.limits import Limits  # fastapi and uvicorn are optional
-        from unmask.server.request import Shop
+        from unmask.server.request import ServeConfig
         from unmask.server.run import Server, serve
     except ModuleNotFoundError as error:
         if str(error.name).startswith("unmask"):
@@ -52,8 +52,8 @@ def run_serve(args: Namespace) -> None:
         raise InputError(f"--seconds is {args.seconds:g}", "it must be more than 0; leave it out to serve until Ctrl-C")
     given = {field: getattr(args, f"limit_{field}") for field, _, _ in LIMITS.values()}
     limits = Limits(**given)
-    shop = Shop({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
-    _check_length(usual, shop.models.values())
+    config = ServeConfig({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
+    _check_length(usual, config.models.values())
     threads: list[threading.Thread] = []
 
     def ready(url: str, server: Server) -> None:
@@ -61,7 +61,7 @@ def run_serve(args: Namespace) -> None:
         print(f"{', '.join(names)} at {url} (Ctrl-C stops)", flush=True)
 
     try:
-        serve(shop, args.host, args.port, token=token, seconds=args.seconds, ready=ready)
+        serve(config, args.host, args.port, token=token, seconds=args.seconds, on_ready=ready)
     finally:
         if any(thread.is_alive() for thread in threads):  # in a step that nobody can stop: Python would wait, or crash
             sys.stdout.flush()

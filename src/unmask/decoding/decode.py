@@ -21,7 +21,7 @@ from unmask.core.step import Moment, Rules
 from unmask.core.turn import Sampler
 from unmask.decoding import background
 from unmask.decoding import trace as traces
-from unmask.decoding.prompt import Canvas, Text, from_canvas, from_prompt, start
+from unmask.decoding.prompt import Canvas, Text, check_rows, from_canvas, from_prompt, start
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
@@ -127,7 +127,19 @@ def decode_batch(
 def prepare(
     model: Denoiser, rows: Sequence[Canvas], keys: Sequence[int], recipe: Recipe
 ) -> tuple[Denoiser, State, Sampler, Search, Rules]:
-    """What `walk` takes, after every check that needs no network."""
+    """The arguments of `walk`, after every check that needs no network."""
+    denoiser, sampler, search, rules = _parts(model, recipe)
+    return denoiser, start(denoiser, rows, keys, sampler, search.particles), sampler, search, rules
+
+
+def check(model: Denoiser, rows: Sequence[Canvas], recipe: Recipe) -> None:
+    """The checks of `prepare`, without building a State."""
+    denoiser, sampler, search, _ = _parts(model, recipe)
+    check_rows(denoiser, rows, sampler, search.particles)
+
+
+def _parts(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Sampler, Search, Rules]:
+    """The parts of a walk that do not depend on its rows."""
     denoiser = model if recipe.cache_block is None else cached(model, recipe.cache_block)
     denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
     if is_cached(denoiser):
@@ -135,9 +147,7 @@ def prepare(
     sampler, search = recipe.build_sampler(), recipe.build_search()
     if recipe.background is not None:
         background.load(recipe.background).check(model)
-    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
-    state = start(denoiser, rows, keys, sampler, search.particles)
-    return denoiser, state, sampler, search, rules
+    return denoiser, sampler, search, recipe.build_rules(denoiser.vocab, denoiser.head.width)
 
 
 def _walk(

@@ -105,19 +105,24 @@ def start(
     denoiser: Denoiser, canvases: Sequence[Canvas], seeds: Sequence[int], sampler: Sampler, particles: int
 ) -> State:
     """The first State, after every check that needs no network."""
-    if not canvases:
-        raise InputError("there is nothing to decode", "give at least one prompt or canvas")
-    longest = max(len(canvas.tokens) for canvas in canvases)
-    _check_fits(denoiser, longest, "make the canvas shorter")
-    _check_blocks(denoiser, canvases, sampler)
-    _check_memory(denoiser, len(canvases), particles, longest)
-    vocab = denoiser.vocab
+    check_rows(denoiser, canvases, sampler, particles)
+    vocab, longest = denoiser.vocab, max(len(canvas.tokens) for canvas in canvases)
     tokens = torch.tensor([[vocab.pad] * (longest - len(c.tokens)) + c.tokens for c in canvases])
     attend = torch.tensor([[False] * (longest - len(c.tokens)) + [True] * len(c.tokens) for c in canvases])
     writable = (tokens == vocab.mask) & attend
     keys = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])  # any integer, folded into 64 bits
     tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
     return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
+
+
+def check_rows(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampler, particles: int) -> None:
+    """Refuse rows that the model, the sampler or the memory cannot take."""
+    if not canvases:
+        raise InputError("there is nothing to decode", "give at least one prompt or canvas")
+    longest = max(len(canvas.tokens) for canvas in canvases)
+    _check_fits(denoiser, longest, "make the canvas shorter")
+    _check_blocks(denoiser, canvases, sampler)
+    _check_memory(denoiser, len(canvases), particles, longest)
 
 
 def _check_fits(denoiser: Denoiser, length: int, way_out: str) -> None:

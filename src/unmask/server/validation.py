@@ -50,9 +50,9 @@ def invalid(errors: Sequence[Mapping[str, Any]], path: str, body: Any) -> Refusa
     first = errors[0]
     where = first["loc"][1:]
     if first["type"] == "json_invalid":
-        return Refusal(400, "the body is no JSON", str(first.get("ctx", {}).get("error", "")))
+        return Refusal(400, "the body is not JSON", str(first.get("ctx", {}).get("error", "")))
     if not where or not isinstance(body, dict):
-        return Refusal(400, "the body is no JSON object", "send an object with the fields of the request")
+        return Refusal(400, "the body is not a JSON object", "send an object with the fields of the request")
     name = str(where[0])
     if len(where) == 1 and first["type"] == "extra_forbidden":
         return _unknown(name, path)
@@ -74,7 +74,7 @@ def _unknown(name: str, path: str) -> Refusal:
     near = get_close_matches(name, [*BODIES[path].model_fields], n=1, cutoff=0.7)
     if others:
         hint = f"{' and '.join(others)} {'takes' if len(others) == 1 else 'take'} it"
-        return Refusal(400, f"{name} is no field of {path}", hint, param=name)
+        return Refusal(400, f"{name} is not a field of {path}", hint, param=name)
     hint = f"did you mean {near[0]!r}?" if near else "GET /openapi.json lists the fields"
     return Refusal(400, f"unknown field {name!r}", hint, param=name)
 
@@ -116,20 +116,20 @@ def about(error: UnmaskError, body: BaseModel) -> Refusal:
     given = {name for name in type(body).model_fields if getattr(body, name) is not None}
     setting = error.setting if isinstance(error, SettingError) and error.setting in known() else ""
     names = {word: _called(word, given) for word in ("length", setting) if word}
-    said, hint = (
+    message, hint = (
         re.sub(rf"(?<![\w'])(?:the (?=length))?({'|'.join(names)})(?![\w'])", lambda found: names[found[1]], text)
         for text in (error.message, error.hint)
     )
     source = next((name for name in ("prompt", "messages", "canvas", "puzzle") if name in given), None)
-    return Refusal(400, said, hint, param=names[setting] if setting else source)
+    return Refusal(400, message, hint, param=names[setting] if setting else source)
 
 
 def _called(setting: str, given: Collection[str]) -> str:
-    """What a request calls a setting."""
+    """The name of a setting in a request."""
     also = [alias for alias, name in ALIASES.items() if name == setting]
     names = [setting, *also, *(schemas.LENGTHS if setting == "length" else ())]
-    usual = "max_tokens" if setting == "length" else setting
-    return next((name for name in names if name in given), usual)
+    default = "max_tokens" if setting == "length" else setting
+    return next((name for name in names if name in given), default)
 
 
 def _shown(value: Any) -> str:
