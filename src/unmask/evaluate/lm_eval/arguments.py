@@ -150,8 +150,8 @@ def ask(given: Options, generation_kwargs: Mapping[str, Any], limit: int | None)
             notes.append(f"the task asks for {name}={value}, which has no meaning here and is left out")
     if "temperature" in given.settings:
         if drawn != {"temperature": float(given.settings["temperature"])}:
-            said = ", ".join(f"{name}={value:g}" for name, value in drawn.items())
-            notes.append(f"the task asks for {said}; model_args hold: temperature={given.settings['temperature']:g}")
+            wish = ", ".join(f"{name}={value:g}" for name, value in drawn.items())
+            notes.append(f"the task asks for {wish}; model_args hold: temperature={given.settings['temperature']:g}")
     else:
         more |= drawn
     length, note = _length(given, wanted, limit)
@@ -173,11 +173,11 @@ def _drawing(task: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
 
 def _length(given: Options, wanted: Any, limit: int | None) -> tuple[int, list[str]]:
     """Positions to generate: from model_args, else from the task, at most half of the model's context."""
-    said = given.settings.get("length")
-    if said is not None:
-        if limit is not None and isinstance(said, int) and said > limit:
-            raise SettingError(f"length is {said}", f"{given.pretrained} has room for {limit} positions")
-        return said, []
+    own = given.settings.get("length")
+    if own is not None:
+        if limit is not None and isinstance(own, int) and own > limit:
+            raise SettingError(f"length is {own}", f"{given.pretrained} has room for {limit} positions")
+        return own, []
     try:
         length = int(wanted)
     except (TypeError, ValueError):
