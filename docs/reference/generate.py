@@ -16,11 +16,10 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from unmask import Recipe, decode_batch, load
 from unmask.cli import main as command_line
-from unmask.cli.parser import COMMANDS
+from unmask.cli.parser import COMMANDS, build
 from unmask.decoding import settings
 
 HERE = Path(__file__).parent
@@ -167,17 +166,8 @@ def settings_page() -> str:
     return f"{SETTINGS_HEAD}\n{settings.reference()}"
 
 
-def parser_of(*words: str) -> argparse.ArgumentParser:
-    """The parser that would print the help of a command."""
-    found: list[argparse.ArgumentParser] = []
-    keep = mock.patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self))
-    with keep, contextlib.suppress(SystemExit):
-        command_line([*words, "--help"])
-    return found[0]
-
-
 def cli_page() -> str:
-    parsers = {name: parser_of(name) for name in COMMANDS}
+    parsers = {name: build(name) for name in COMMANDS}
     rows = [(f"[`{name}`](#unmask-{name})", parser.description or "") for name, parser in parsers.items()]
     head = "# Commands\n\nEvery command of `unmask`. Errors are one line on standard error, with exit status 2.\n"
     parts = [command(name, parser) for name, parser in parsers.items()]
