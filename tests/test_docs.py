@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from unmask.cli import main
+from unmask.decoding.settings import SETTINGS
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 
@@ -48,7 +49,8 @@ RUN = [
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    known = dict(SAMPLERS)
+    tables: list[dict[str, object]] = [SAMPLERS, SEARCHES, SETTINGS]
+    known = [dict(table) for table in tables]
     names: dict[str, object] = {"__name__": page.stem}  # the blocks of a page share their names
     try:
         for language, block in blocks(page):
@@ -60,8 +62,9 @@ def test_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
                 assert main(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
                 assert "warning" not in capsys.readouterr().err, line
     finally:
-        SAMPLERS.clear()
-        SAMPLERS.update(known)
+        for table, before in zip(tables, known, strict=True):  # a page may register entries of its own
+            table.clear()
+            table.update(before)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import SETTINGS
 from unmask.errors import InputError, SettingError
-from unmask.evaluate.lm_eval.arguments import SETTING_NAMES, Ask, ask, options
-from unmask.evaluate.lm_eval.origins import Origin, Rows, origins
+from unmask.evaluate.lm_eval.arguments import SETTING_NAMES, TextRequest, ask, options
+from unmask.evaluate.lm_eval.origins import Origin, RequestRows, origins
 
 
 def given(**model_args):
@@ -175,7 +175,7 @@ def test_texts_end_before_the_first_stop_string(until, text, left):
 
 def test_equal_asks_are_one_group():
     one, two = (ask(given(), {"until": ["\n"], "num_beams": beams}, None) for beams in (1, 2))
-    assert one == two and len({one, two}) == 1 and isinstance(one, Ask)
+    assert one == two and len({one, two}) == 1 and isinstance(one, TextRequest)
 
 
 # --- rows and seeds --------------------------------------------------------------------------------------------------
@@ -200,17 +200,17 @@ def test_requests_made_by_hand_have_their_place():
 
 
 def test_rows_are_written_at_once_and_summed(tmp_path):
-    rows = Rows(tmp_path / "rows.jsonl")
+    rows = RequestRows(tmp_path / "rows.jsonl")
     rows.keep(Origin("a", 0, 0, 0), "generate_until", {"text": "ü", "path_entropy": 1.0, "evaluations": 3})
     rows.keep(Origin("a", 1, 0, 0), "generate_until", {"text": "", "path_entropy": float("nan"), "evaluations": 4})
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [line["path_entropy"] for line in lines] == [1.0, None]
     assert lines[0]["text"] == "ü" and lines[1]["doc_id"] == 1
     assert rows.summary() == {"generate_until": {"requests": 2, "evaluations": 7, "path_entropy": 1.0}}
-    Rows(tmp_path / "rows.jsonl").keep(
+    RequestRows(tmp_path / "rows.jsonl").keep(
         Origin("b", 0, 0, 0), "loglikelihood", {"path_entropy": float("nan"), "evaluations": 0, "value": -math.inf}
     )
     *_, third = lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     assert len(lines) == 3 and json.loads(third)["value"] is None  # a second run loses nothing
-    with pytest.raises(InputError, match="cannot write the rows"):
-        Rows(tmp_path / "no" / "rows.jsonl")
+    with pytest.raises(InputError, match=r"cannot write .*rows"):
+        RequestRows(tmp_path / "no" / "rows.jsonl")

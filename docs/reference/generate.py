@@ -16,10 +16,10 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from unmask import Recipe, decode_batch, load
 from unmask.cli import main as command_line
+from unmask.cli.parser import COMMANDS, build
 from unmask.decoding import settings
 
 HERE = Path(__file__).parent
@@ -160,28 +160,17 @@ def settings_page() -> str:
     return f"# Settings\n\n{about}\nThe [guide](../guide/README.md) explains them.\n\n{settings.reference()}"
 
 
-def parser_of(*words: str) -> argparse.ArgumentParser:
-    """The parser that would print the help of a command."""
-    found: list[argparse.ArgumentParser] = []
-    keep = mock.patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self))
-    with keep, contextlib.suppress(SystemExit):
-        command_line([*words, "--help"])
-    return found[0]
-
-
 def cli_page() -> str:
-    whole = parser_of()
-    commands = next(action for action in whole._actions if isinstance(action, argparse._SubParsersAction))
-    parts = ["# Commands\n", f"{whole.description}\n"]
-    rows = [(f"[`{one.dest}`](#unmask-{one.dest})", one.help or "") for one in commands._choices_actions]
-    parts.append(table(("command", "purpose"), rows))
-    parts += [command(one.dest) for one in commands._choices_actions]
-    return "\n".join(parts)
+    parsers = {name: build(name) for name in COMMANDS}
+    rows = [(f"[`{name}`](#unmask-{name})", parser.description or "") for name, parser in parsers.items()]
+    head = "# Commands\n\nEvery command of `unmask`. Errors are one line on standard error, with exit status 2.\n"
+    parts = [command(name, parser) for name, parser in parsers.items()]
+    return "\n".join([head, table(("command", "purpose"), rows), *parts])
 
 
-def command(name: str) -> str:
+def command(name: str, parser: argparse.ArgumentParser) -> str:
     """A command with its arguments and flags; settings of a recipe are named only, since their page explains them."""
-    parser, known = parser_of(name), set(settings.SETTINGS)
+    known = set(settings.SETTINGS)
     lines = [f"## unmask {name}\n", f"{parser.description}\n"]
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
     own = [action for action in shown if action.dest not in known]

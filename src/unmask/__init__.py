@@ -83,7 +83,7 @@ _MOVED = {
     "shipped": "decoding.named_recipes",
     "state": "core.state",
     "sudoku": "tasks.puzzles.sudoku",
-    "theory": "evaluate.theory.theory",
+    "theory": "evaluate.theory.quantities",
     "trace": "decoding.trace",
 }
 

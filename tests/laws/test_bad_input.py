@@ -191,7 +191,7 @@ def test_unknown_names_have_a_nearest_match(how: dict[str, Any], words: list[str
 
 def test_unknown_model() -> None:
     complaint(lambda: load("tabel"), "did you mean 'table'?")
-    complaint(lambda: load(None), "None is no name of a model", "a directory or a hub id")
+    complaint(lambda: load(None), "None is not a model's name", "a directory or a hub id")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_ban_that_leaves_nothing_possible() -> None:
 
 def test_a_table_that_is_no_distribution() -> None:
     for joint in (torch.zeros(2, 2), torch.ones(2, 3), torch.tensor(1.0), torch.full((2, 2), torch.nan)):
-        complaint(lambda joint=joint: Table(joint), "joint distribution")
+        complaint(lambda joint=joint: Table(joint), "not a distribution")
 
 
 # --- models that fail ------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def test_a_puzzle_is_a_prompt(client):
     assert text == whole.choices[0].text
     assert chunks[-1].choices[0].unmask["answer"] == whole.choices[0].unmask["answer"]
     for wrong, words in (
-        ({"prompt": "1,2"}, "1 number and a target: give 3 to 5"),
+        ({"prompt": "1,2"}, "there are 1 number and a target: give 3 to 5"),
         ({"model": "sudoku", "prompt": ""}, "this one has 0"),
         ({"max_tokens": 9}, "max_tokens has no effect on a puzzle: leave it out"),
         ({"extra_body": {"canvas": "[MASK]"}}, "exclude each other"),

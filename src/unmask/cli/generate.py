@@ -128,8 +128,14 @@ def run_frequencies(args: Namespace) -> None:
         def on_progress(path: str, done: int, total: int) -> None:
             bar.update(task, description=path, completed=done, total=total)
 
-        texts = files.Texts(args.files, names, on_progress)
-        table = count(texts, texts.located(words.encode), args.model)
+        def encode(found: tuple[str, str]) -> list[int]:
+            place, text = found
+            try:
+                return words.encode(text)
+            except InputError as error:
+                raise InputError(f"{place}: {error.message}", error.hint) from None
+
+        table = count(files.texts(args.files, names, on_progress), encode, args.model)
     table.save(args.output)
     print(f"{args.output}: {show.many(table.total, 'token')}, {len(table.counts)} different ones")
 

@@ -12,8 +12,18 @@ from unmask._version import __version__
 from unmask.cli import show
 from unmask.cli.parser import refuse
 from unmask.errors import InputError
-from unmask.evaluate.judge import CONVENTIONS, DEFAULT, Judge, Rules, export, figures, judged, load_judge, read_samples
-from unmask.evaluate.judge.diversity import LENGTH
+from unmask.evaluate.judge import (
+    CONVENTIONS,
+    DEFAULT,
+    LENGTH,
+    Judge,
+    Rules,
+    export,
+    figures,
+    judged,
+    load_judge,
+    read_samples,
+)
 from unmask.evaluate.judge.rows import Row, Sample, is_rows
 from unmask.models.files.checkpoint import DTYPES
 
@@ -113,15 +123,15 @@ def _rows(judge: Judge, samples: list[Sample], args: Namespace) -> list[Row]:
     with show.progress() as bar:
         task = bar.add_task(show.many(len(samples), "text"), total=len(samples))
 
-        def tell(now: int) -> None:
+        def on_progress(now: int) -> None:
             nonlocal done
             done = now
             bar.update(task, completed=now)
 
         try:
-            return judged(judge, samples, rules, args.rows, tell)
+            return judged(judge, samples, rules, args.rows, on_progress)
         except KeyboardInterrupt:
-            way = f"the same command goes on from {args.rows!r}" if args.rows else "--rows FILE would have kept them"
+            way = f"the same command resumes from {args.rows!r}" if args.rows else "--rows FILE would have kept them"
             raise KeyboardInterrupt(f"{done} of {len(samples)} texts are judged, {way}") from None
 
 
@@ -172,9 +182,13 @@ def add_judge(parser: ArgumentParser) -> None:
     add("--field", metavar="NAME", help="of JSON lines: where the text is [text]")
     add("--lines", action="store_true", help="other files: each line is a text")
     add("--limit", type=int, metavar="N", help="only the first N texts")
-    add("--rows", metavar="FILE", help="a row for each text (JSONL), at once; the same command goes on from there")
+    add(
+        "--rows",
+        metavar="FILE",
+        help="a row for each judged text (JSONL); the same command resumes from there",
+    )
     add("--by", metavar="FIELD", help="figures apart for each value of this field")
-    about = "rows with the same value are no independent samples: intervals are over groups [group or seed, if there]"
+    about = "rows with the same value are not independent: intervals are over groups [group or seed, if there]"
     add("--group", metavar="FIELD", help=about)
     add("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("how it is judged")

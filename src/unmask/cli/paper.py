@@ -16,9 +16,8 @@ from unmask.cli.parser import refuse
 from unmask.errors import InputError, unknown
 from unmask.evaluate.judge import DEFAULT, load_judge
 from unmask.evaluate.paper import EXPERIMENTS, Experiment, Place
-from unmask.evaluate.paper.cells import Job, run
-from unmask.evaluate.paper.draw import draw
-from unmask.evaluate.paper.table import markdown
+from unmask.evaluate.paper.cells import PaperRun, run
+from unmask.evaluate.paper.output import draw, markdown
 from unmask.models.files.checkpoint import DTYPES
 
 OUT = "runs/paper"
@@ -55,12 +54,12 @@ def run_paper(args: Namespace) -> None:
         _keep(args, job, found)
 
 
-def _job(args: Namespace, experiment: Experiment, place: Place, bar: Progress) -> Job:
+def _job(args: Namespace, experiment: Experiment, place: Place, bar: Progress) -> PaperRun:
     task = bar.add_task(place.name, total=None)
     judge = None
     if experiment.measures(place) == "text" and args.judge != "none":
         judge = lambda: load_judge(args.judge, args.judge_device or args.device)  # noqa: E731 - loaded when it is needed
-    return Job(
+    return PaperRun(
         experiment,
         place,
         Path(args.out),
@@ -78,7 +77,7 @@ def _job(args: Namespace, experiment: Experiment, place: Place, bar: Progress) -
     )
 
 
-def _keep(args: Namespace, job: Job, found: Sequence[dict[str, Any]]) -> None:
+def _keep(args: Namespace, job: PaperRun, found: Sequence[dict[str, Any]]) -> None:
     """Table, figures and JSON in the folder of the experiment; the table on the terminal."""
     place = job.folder / job.experiment.name / job.place.name
     place.mkdir(parents=True, exist_ok=True)

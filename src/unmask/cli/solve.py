@@ -78,7 +78,7 @@ def _kind(text: str) -> str:
 
 
 def too_many(args: Namespace, extra: list[str]) -> UnmaskError:
-    """What to do with more words than one puzzle."""
+    """The error for more words than one puzzle."""
     words = [word.strip() for word in (args.puzzle, *extra)]
     if all(re.fullmatch(r"\d{1,3}[,;]?", word) for word in words):
         return InputError(f"{' '.join(words)!r} has blanks", f"write {','.join(word.rstrip(',;') for word in words)}")
@@ -97,7 +97,7 @@ def _given(puzzle: str) -> str:
     letters = re.search(r"[^\W\d_]|/", puzzle) is not None
     if letters and "," not in puzzle and len("".join(puzzle.split())) != sudoku.CELLS:
         known = "a Sudoku of 81 characters, a countdown like 15,44,79,50, or a file with one of them"
-        raise InputError(f"{puzzle!r} is no file and no puzzle", f"give {known}")
+        raise InputError(f"{puzzle!r} is neither a file nor a puzzle", f"give {known}")
     return puzzle
 
 

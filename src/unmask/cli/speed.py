@@ -15,8 +15,8 @@ from unmask.cli.parser import refuse
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
 from unmask.errors import InputError, unknown
-from unmask.evaluate.speed import speed
-from unmask.evaluate.speed.speed import Figures
+from unmask.evaluate.speed import measure
+from unmask.evaluate.speed.measure import Figures
 from unmask.models import Denoiser, on_device
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.made.random_sizes import SIZES, make
@@ -27,7 +27,7 @@ from unmask.search import SEARCHES
 Sweep = tuple[str, list[int]]  # a setting and its values
 BENCHES = ("speed",)
 DEFAULT = "sudoku"
-USUAL = {"sampler": "uniform", "temperature": 1.0, "search": "smc"}
+DEFAULTS = {"sampler": "uniform", "temperature": 1.0, "search": "smc"}
 PARTICLES = 8  # where neither flags nor a recipe say it, and the search has any
 LONGEST = 256  # positions to decode where neither flags, size nor model say it
 SWEPT = {"particles": 1, "length": 2, "steps": 1}  # name -> the power of it that cost may grow with
@@ -56,16 +56,16 @@ def run_bench(args: Namespace) -> None:
     points = [one for some in recipes.values() for one in some if one != recipe]
     for one in points:
         _check_steps(one)
-        speed.canvas(model, one, prompt)
+        measure.canvas(model, one, prompt)
     with show.progress() as bar:
-        task = bar.add_task("", total=(1 + len(points)) * speed.stages(args.repeat))
+        task = bar.add_task("", total=(1 + len(points)) * measure.stages(args.repeat))
 
         def measured(recipe: Recipe) -> Figures:
-            def tell(stage: str) -> None:
+            def on_stage(stage: str) -> None:
                 bar.update(task, advance=1, description=f"{show.many(recipe.length or 0, 'position')}: {stage}")
 
             options = {"compile": args.compile, "repeat": args.repeat, "against": args.against}
-            return speed.measure(model, recipe, prompt, tell=tell, **options)
+            return measure.measure(model, recipe, prompt, on_stage=on_stage, **options)
 
         found = measured(recipe)
         curves = {name: [found if one == recipe else measured(one) for one in some] for name, some in recipes.items()}
@@ -84,10 +84,10 @@ def run_bench(args: Namespace) -> None:
 
 
 def _recipe(args: Namespace) -> Recipe:
-    """The flags over a recipe, or over what is usual here."""
-    search = args.search or USUAL["search"]
+    """The flags over a recipe, or over the defaults here."""
+    search = args.search or DEFAULTS["search"]
     some = "particles" in takes(SEARCHES[search]) if search in SEARCHES else False
-    recipe = flags.to_recipe(args, USUAL | ({"particles": PARTICLES} if some else {}))
+    recipe = flags.to_recipe(args, DEFAULTS | ({"particles": PARTICLES} if some else {}))
     _check_steps(recipe)
     return recipe
 

@@ -8,8 +8,6 @@ import shlex
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,13 @@ from unmask.decoding import background
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import SETTINGS, spelled
 from unmask.errors import InputError
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate import rows
+from unmask.evaluate.rows import to_json
+from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory import report
 from unmask.evaluate.theory.calibrate import MOST, OF, Calibration, calibrate
 from unmask.evaluate.theory.reference import DRAWS, Scored, score
 from unmask.evaluate.theory.texts import pairs, read
-from unmask.evaluate.theory.theory import plain
 from unmask.models import Denoiser
 
 STEPS = 32  # of a path, unless given: enough for the shape, few enough for a CPU
@@ -60,18 +59,18 @@ def run_score(args: Namespace) -> None:
     began, found = time.perf_counter(), []
     about = {"model": model.name, "recipe": recipe.to_dict(), "draws": args.draws, "version": __version__}
     size = max(1, 32 // args.draws)
-    with _rows(args.rows) as keep, show.progress() as bar:
+    with rows.started(args.rows) as keep, show.progress() as bar:
         task = bar.add_task("scoring", total=len(some))
         for begin in range(0, len(some), size):
             part = some[begin : begin + size]
             texts, prompts = [one.text for one in part], [one.prompt for one in part]
             new = score(model, texts, prompts, recipe=recipe.replace(seed=recipe.seed + begin), draws=args.draws)
-            keep({**plain(one), **about} for one in new)
+            keep({**to_json(one), **about} for one in new)
             found += new
             bar.update(task, completed=len(found))
     if args.json:
         for one in found:
-            print(json.dumps({**plain(one), **about}))
+            print(json.dumps({**to_json(one), **about}))
     else:
         _show_scores(found, recipe, args.draws, time.perf_counter() - began)
 
@@ -127,7 +126,7 @@ def run_theory(args: Namespace) -> None:
             raise InputError("--background has no effect on texts with prompts", "leave it out")
         counts = Counter(table.counts)
     began = time.perf_counter()
-    with _rows(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
+    with rows.started(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
         task = bar.add_task(show.many(len(texts), "text"), total=len(texts))
         found = report.study(
             model, texts, recipe, args.draws, args.paths, lambda done, _: bar.update(task, completed=done), keep
@@ -197,10 +196,10 @@ def run_calibrate(args: Namespace) -> None:
     model = models.load_model(args, args.model or "text")
     texts, _ = read(model, args.data, args.window, args.limit)
     began = time.perf_counter()
-    with _rows(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
+    with rows.started(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
         task = bar.add_task("reference", total=len(texts))
 
-        def tell(what: str, done: int, total: int) -> None:
+        def on_progress(what: str, done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, description=what)
 
         found = calibrate(
@@ -212,15 +211,15 @@ def run_calibrate(args: Namespace) -> None:
             points=args.points,
             budget=args.budget,
             of=args.of,
-            tell=tell,
-            keep=lambda row: keep([plain(row)]),
+            on_progress=on_progress,
+            on_row=lambda row: keep([row]),
         )
     made = _about(args, model, recipe) | _calibrated(found, args.window) | {"seconds": time.perf_counter() - began}
-    (folder / "calibrate.json").write_text(json.dumps(plain(made), indent=1) + "\n", encoding="utf-8")
+    (folder / "calibrate.json").write_text(json.dumps(to_json(made), indent=1) + "\n", encoding="utf-8")
     report.draw_calibration(found, folder / "calibrate.svg")
     if found.end is not None:
         raise _outside(found, folder)
-    print(json.dumps(plain(made))) if args.json else _show_calibration(found, made, folder)
+    print(json.dumps(to_json(made))) if args.json else _show_calibration(found, made, folder)
 
 
 def _calibrated(found: Calibration, length: int | None) -> Row:
@@ -235,9 +234,9 @@ def _calibrated(found: Calibration, length: int | None) -> Row:
         "high": found.high,
         "end": found.end,
         "noise": nearest.half,
-        "reference": plain(mean(found.reference)),
+        "reference": to_json(mean(found.reference)),
         "curve": [
-            {"strength": strength, "path_entropy": plain(here), "gap": plain(gap)}
+            {"strength": strength, "path_entropy": to_json(here), "gap": to_json(gap)}
             for (strength, here), gap in zip(found.curve(), found.gaps(), strict=True)
         ],
         "flags": flag,
@@ -326,28 +325,3 @@ def _folder(name: str) -> Path:
     except OSError as error:
         raise InputError(f"cannot write to {name!r}", str(error.strerror)) from None
     return folder
-
-
-@contextmanager
-def _rows(path: str | None) -> Iterator[Callable[[Iterable[Row]], None]]:
-    """A function that writes rows as JSON lines, where a file is given: at once, so that an interrupt keeps them."""
-    kept = 0
-    if path is not None and Path(path).is_file() and Path(path).stat().st_size:
-        raise InputError(f"{path!r} holds something already", "give another place, or take it away")
-
-    def keep(rows: Iterable[Row]) -> None:
-        nonlocal kept
-        lines = [json.dumps(row) + "\n" for row in rows]
-        if path is not None:
-            try:
-                with open(path, "a" if kept else "w", encoding="utf-8") as file:
-                    file.writelines(lines)
-            except OSError as error:
-                raise InputError(f"cannot write {path!r}", str(error.strerror)) from None
-            kept += len(lines)
-
-    try:
-        keep([])  # a file that cannot be written is refused before the long work
-        yield keep
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(*([f"{show.many(kept, 'row is', 'rows are')} in {path!r}"] if kept else [])) from None

@@ -6,11 +6,12 @@ import dataclasses
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from inspect import Parameter
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from unmask.core.beliefs import Draw
@@ -28,29 +29,7 @@ else:
     import tomli as tomllib
 
 
-class Own(Mapping[str, Any]):
-    """Settings that are no fields of a Recipe: a mapping that cannot be changed, and has a hash."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._values.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._values)
-
-
-# how settings of their own get into the parts of a search
+# how the parts of a search get settings of their own
 BIND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "potential": lambda one, own: dataclasses.replace(one, score=partial(one.score, **own)),
     "scheme": lambda one, own: partial(one, **own),
@@ -62,8 +41,8 @@ BIND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
 class Recipe:
     """None means the default of the chosen sampler or search; a setting that has no effect on them is an error.
 
-    `sampler` and `search` are names of the registries, or functions like those that the registries hold. Settings that
-    are no fields, of such functions or of one sampler alone, stand in `settings`; they may be given by name as well.
+    `sampler` and `search` are names in the registries, or functions like those in the registries. `settings` holds the
+    settings without a field: of such functions, or of one sampler alone. They may also be given by name.
     """
 
     sampler: str | Callable[..., Sampler] = "confidence"
@@ -109,7 +88,7 @@ class Recipe:
     beams: int | None = None
     candidates: int | None = None
     # settings of samplers, searches, potentials and choosers that have no field here
-    settings: Mapping[str, Any] = Own({})
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     if not TYPE_CHECKING:  # type checkers know the fields; any other name of a setting may be given, too
 
@@ -123,9 +102,9 @@ class Recipe:
                 if name in found:
                     raise SettingError(f"{name} is given twice", "leave one out", setting=name)
                 found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" and type(value) is str else value
-            for field in fields(Recipe):
-                object.__setattr__(self, field.name, found.pop(field.name, field.default))
-            object.__setattr__(self, "settings", Own({name: one for name, one in found.items() if one is not None}))
+            for one in fields(Recipe):
+                object.__setattr__(self, one.name, found.pop(one.name, one.default))
+            object.__setattr__(self, "settings", {name: value for name, value in found.items() if value is not None})
             self._check_values()
             self._check_together()
 
@@ -151,7 +130,7 @@ class Recipe:
                 own[name] = checked
             else:
                 object.__setattr__(self, name, checked)
-        object.__setattr__(self, "settings", Own(own))
+        object.__setattr__(self, "settings", MappingProxyType(own))
         for name in given:
             if not rows[name].general and name not in taken:
                 who = " or ".join(table.takers(name))
@@ -188,7 +167,7 @@ class Recipe:
             hint = "state entropy would leave them out; leave one of them out"
             raise SettingError(what, hint, setting="cache_block")
 
-    # --- what it stands for ---
+    # --- what it builds ---
 
     def name(self, kind: str) -> str:
         """The name of the sampler or of the search, also where that is a function of a user's own."""
@@ -259,11 +238,11 @@ class Recipe:
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields, without what was built from them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**{one.name: getattr(self, one.name) for one in fields(self)}, "settings": dict(self.settings)}
 
     def replace(self, **changes: Any) -> Recipe:
         """A new Recipe with these settings."""
-        names = {field.name for field in fields(self)}
+        names = {one.name for one in fields(self)}
         own = {name: value for name, value in changes.items() if name not in names}
         kept = {name: value for name, value in changes.items() if name in names}
         return dataclasses.replace(self, **{"settings": {**self.settings, **own}, **kept})
@@ -271,9 +250,9 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """The settings that differ from the defaults, and always sampler and search."""
         found: dict[str, Any] = {kind: self.name(kind) for kind in ("sampler", "search")}
-        for field in fields(self)[2:-1]:
-            if getattr(self, field.name) != field.default:
-                found[field.name] = getattr(self, field.name)
+        for one in fields(self)[2:-1]:
+            if getattr(self, one.name) != one.default:
+                found[one.name] = getattr(self, one.name)
         return {**found, **self.settings}
 
     def to_text(self) -> str:

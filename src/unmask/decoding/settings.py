@@ -77,7 +77,7 @@ class Setting:
         return self.group not in (SAMPLER, SEARCH)
 
     def names(self, taker: str = "") -> list[str] | None:
-        """What it can be chosen from: by this taker, or by any; None where it is no choice."""
+        """Its choices, for this taker or for any; None if every value of its kind is allowed."""
         if self.choices is None:
             return None
         found = self.choices()

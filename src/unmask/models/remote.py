@@ -132,8 +132,8 @@ def from_remote_code(
             config.use_cache = False  # every call sees the whole canvas
         model = getattr(transformers, best).from_pretrained(place, config=config, **{kind: dtype or "auto"}, **source)
         model = model.to(device).eval().requires_grad_(False)
-        speaks = any(transformers.utils.has_file(place, file, revision=source["revision"]) for file in TOKENIZER)
-        pieces = transformers.AutoTokenizer.from_pretrained(place, **source) if speaks else None
+        has_words = any(transformers.utils.has_file(place, file, revision=source["revision"]) for file in TOKENIZER)
+        pieces = transformers.AutoTokenizer.from_pretrained(place, **source) if has_words else None
     rows = _rows(model, config)
     mask = chosen_mask(mask_id, _ids("mask_token_id", (config, pieces), rows), rows)
     width = _probe(name, model, mask, device)

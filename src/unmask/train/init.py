@@ -16,18 +16,8 @@ from unmask.models import BUNDLED
 from unmask.models import WEIGHTS as BUNDLED_WEIGHTS
 from unmask.models.families.blueprint import Config
 from unmask.models.families.native import BITS, NATIVE, read
+from unmask.models.files import checkpoint
 from unmask.models.files.bits import pack, unpack
-from unmask.models.files.checkpoint import (
-    WEIGHTS,
-    fill,
-    new_checkpoint,
-    read_bytes,
-    read_json,
-    read_tensors,
-    survey,
-    write_json,
-    write_weights,
-)
 from unmask.models.files.hub import TOKENIZER
 from unmask.models.network import Network, Shape, empty
 from unmask.models.tokenizers import Characters
@@ -55,15 +45,16 @@ def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> N
 
 def bundled_config(name: str) -> dict[str, Any]:
     """The config of a bundled model, with which training starts by default."""
-    return _network(read_json(BUNDLED_WEIGHTS / name, "config.json") or {})
+    return _network(checkpoint.read_json(BUNDLED_WEIGHTS / name, "config.json") or {})
 
 
 def weights_at(name: str) -> Path:
     """The file of weights for a path, a directory, or the name of a bundled model."""
     path = BUNDLED_WEIGHTS / name if name in BUNDLED else Path(name).expanduser()
-    path = path / WEIGHTS if path.is_dir() else path
+    path = path / checkpoint.WEIGHTS if path.is_dir() else path
     if not path.is_file():
-        raise ModelError(f"there is no {str(path)!r}", f"give a {WEIGHTS}, its directory, or {', '.join(BUNDLED)}")
+        way_out = f"give a {checkpoint.WEIGHTS}, its directory, or {', '.join(BUNDLED)}"
+        raise ModelError(f"there is no {str(path)!r}", way_out)
     return path
 
 
@@ -72,7 +63,7 @@ def sizes(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
     It must be of the task whose config is given.
     """
-    kept = read_json(directory, "config.json") or {}
+    kept = checkpoint.read_json(directory, "config.json") or {}
     if kept.get("model_type") not in NATIVE.types:
         return {}
     if any(kept.get(name) != config.get(name) for name in ("position", "alphabet")):
@@ -96,7 +87,7 @@ def _size(tensor: Tensor | None) -> str:
 
 def take(network: Network, path: Path) -> None:
     """Replace the weights by those of a checkpoint, of 16 bits or 8."""
-    weights = unpack(read_tensors(path)[0])
+    weights = unpack(checkpoint.read_tensors(path)[0])
     parameters = dict(network.named_parameters())
     fit(path, weights, parameters)
     for name, parameter in parameters.items():
@@ -121,7 +112,7 @@ def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | Non
 
     The mean of two runs from one start is often better than either.
     """
-    with new_checkpoint(target) as begun:
+    with checkpoint.new_checkpoint(target) as begun:
         config, weights = _weights(sources[0])
         for source in sources[1:]:
             other, more = _weights(source)
@@ -129,7 +120,7 @@ def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | Non
                 raise ModelError(f"{str(source)!r} is of another network than {str(sources[0])!r}", "they have no mean")
             weights = {name: weight + more[name] for name, weight in weights.items()}
         for name in TOKENIZER:
-            data = read_bytes(sources[0], name)
+            data = checkpoint.read_bytes(sources[0], name)
             if data is not None:
                 begun.append(target / name)
                 begun[-1].write_bytes(data)
@@ -137,10 +128,10 @@ def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | Non
 
 
 def _weights(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config = read_json(source, "config.json") or {}
+    config = checkpoint.read_json(source, "config.json") or {}
     if config.get("model_type") not in NATIVE.types:
         raise ModelError(f"{str(source)!r} is not a model of unmask's own layout", "only these can be merged")
-    network = fill(read(Config(config)), survey(source), torch.device("cpu"), torch.float32)
+    network = checkpoint.fill(read(Config(config)), checkpoint.survey(source), torch.device("cpu"), torch.float32)
     return config, {name: parameter.detach() for name, parameter in network.named_parameters()}
 
 
@@ -161,5 +152,5 @@ def _write(
         raise unknown("number of bits", bits, map(str, BITS))
     halves = {name: weight.detach().half().cpu() for name, weight in weights.items()} if bits == 16 else {}
     kept = {"bits": 8} | ({} if group is None else {"group": group}) if bits == 8 else {}
-    write_weights(directory / WEIGHTS, halves or pack(weights, group), begun)
-    write_json(directory / "config.json", _network(config) | kept, begun)
+    checkpoint.write_weights(directory / checkpoint.WEIGHTS, halves or pack(weights, group), begun)
+    checkpoint.write_json(directory / "config.json", _network(config) | kept, begun)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.errors import InputError
-from unmask.evaluate.lock import locked
+from unmask.evaluate.rows import locked, to_json
 from unmask.report import chart
 from unmask.report.chart import Curve
 
@@ -38,8 +38,7 @@ def open_log(directory: Path) -> TextIO:
 
 def as_line(event: Event) -> str:
     """The line of an event; null stands for a figure that is not finite."""
-    lost = {name: None for name, value in event.items() if isinstance(value, float) and not math.isfinite(value)}
-    return json.dumps(event | lost, allow_nan=False) + "\n"
+    return json.dumps(to_json(event), allow_nan=False) + "\n"
 
 
 def read_log(directory: Path) -> list[Event]:

@@ -30,8 +30,8 @@ SCHEDULES: dict[str, Schedule] = {
         lambda t: math.pi / 2 * torch.cos(t * math.pi / 2) / torch.sin(t * math.pi / 2),
     ),
 }
-WEIGHTINGS = ("nelbo", "even")  # even: every masked token counts the same, whatever the time
-SOONEST = 1e-3  # the smallest time: below it next to nothing is masked, and the weight has no bound
+WEIGHTINGS = ("nelbo", "even")  # even: every masked token counts the same at any time
+SOONEST = 1e-3  # the smallest time: below it almost nothing is masked, and the weight is unbounded
 
 
 def times(count: int, generator: torch.Generator, tilt: float = 0.0) -> Tensor:  # [count] float32, generator's device

@@ -1,4 +1,4 @@
-"""model_args of lm-eval -> Options; generation_kwargs of its tasks -> Ask: a Recipe, stop strings, and notes.
+"""model_args of lm-eval -> ModelArgs; generation_kwargs of its tasks -> TextRequest: a Recipe, stop strings, and notes.
 
 Drawing and length are taken from model_args; the task decides what they leave open.
 """
@@ -41,7 +41,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Options:
+class ModelArgs:
     """The model_args; `settings` are those of the recipe, under our names."""
 
     pretrained: str
@@ -61,11 +61,11 @@ class Options:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-OPTIONS = {name: row_of(one, "model_args", "") for name, one in parameters(Options).items() if name != "settings"}
+OPTIONS = {name: row_of(one, "model_args", "") for name, one in parameters(ModelArgs).items() if name != "settings"}
 OPTIONS |= {name: replace(OPTIONS[name], range=COUNT) for name in ("batch_size", "max_rows", "max_length", "mc_num")}
 
 
-def options(model_args: Mapping[str, Any]) -> Options:
+def options(model_args: Mapping[str, Any]) -> ModelArgs:
     """The options; an unknown name is an error, None means not given."""
     own: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def options(model_args: Mapping[str, Any]) -> Options:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
     settings = {**base, **settings}
     Recipe.from_dict({"length": 1, **settings})  # refuses bad settings before a model is loaded
-    return Options(**own, settings=settings)
+    return ModelArgs(**own, settings=settings)
 
 
 def _option(name: str, value: Any) -> Any:
@@ -119,7 +119,7 @@ def _setting(name: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Ask:
+class TextRequest:
     """One way of generating texts."""
 
     recipe: Recipe
@@ -131,7 +131,7 @@ class Ask:
         return text[: min((text.find(stop) for stop in self.until if stop in text), default=len(text))]
 
 
-def ask(given: Options, generation_kwargs: Mapping[str, Any], limit: int | None) -> Ask:
+def ask(given: ModelArgs, generation_kwargs: Mapping[str, Any], limit: int | None) -> TextRequest:
     """The recipe of model_args, completed by the task."""
     task = {name: value for name, value in generation_kwargs.items() if value is not None}
     until = task.pop("until", [])
@@ -150,13 +150,13 @@ def ask(given: Options, generation_kwargs: Mapping[str, Any], limit: int | None)
             notes.append(f"the task asks for {name}={value}, which has no meaning here and is left out")
     if "temperature" in given.settings:
         if drawn != {"temperature": float(given.settings["temperature"])}:
-            said = ", ".join(f"{name}={value:g}" for name, value in drawn.items())
-            notes.append(f"the task asks for {said}; model_args hold: temperature={given.settings['temperature']:g}")
+            asked = ", ".join(f"{name}={value:g}" for name, value in drawn.items())
+            notes.append(f"the task asks for {asked}; model_args hold: temperature={given.settings['temperature']:g}")
     else:
         more |= drawn
     length, note = _length(given, wanted, limit)
     settings = {**more, "length": length, **given.settings}
-    return Ask(Recipe.from_dict(settings), tuple(s for s in stops if s), tuple(notes + note))
+    return TextRequest(Recipe.from_dict(settings), tuple(s for s in stops if s), tuple(notes + note))
 
 
 def _drawing(task: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
@@ -171,13 +171,13 @@ def _drawing(task: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     return {"temperature": float(1.0 if temperature is None else temperature), **filters}, rest
 
 
-def _length(given: Options, wanted: Any, limit: int | None) -> tuple[int, list[str]]:
+def _length(given: ModelArgs, wanted: Any, limit: int | None) -> tuple[int, list[str]]:
     """Positions to generate: from model_args, else from the task, at most half of the model's context."""
-    said = given.settings.get("length")
-    if said is not None:
-        if limit is not None and isinstance(said, int) and said > limit:
-            raise SettingError(f"length is {said}", f"{given.pretrained} has room for {limit} positions")
-        return said, []
+    own = given.settings.get("length")
+    if own is not None:
+        if limit is not None and isinstance(own, int) and own > limit:
+            raise SettingError(f"length is {own}", f"{given.pretrained} has room for {limit} positions")
+        return own, []
     try:
         length = int(wanted)
     except (TypeError, ValueError):

@@ -20,7 +20,8 @@ from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
 from unmask.core.state import State, begin
 from unmask.errors import InputError, ModelError, SettingError
-from unmask.evaluate.theory.reference import TOGETHER, Known, Tell, together
+from unmask.evaluate import batch
+from unmask.evaluate.theory.reference import Known, Progress, together
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def measure(
     texts: Sequence[Known],
     draws: int = 16,
     seed: int = 0,
-    tell: Tell = lambda done, total: None,
+    on_progress: Progress = lambda done, total: None,
     seeds: Sequence[int] | None = None,
 ) -> States:
     """D = `draws` states of each text, and its two ends; text i has the seed `seed` + i."""
@@ -60,12 +61,12 @@ def measure(
     if not texts or not all(any(text.open) for text in texts):
         raise InputError("there is nothing to mask", "give texts of at least one token")
     keys = [seed + place for place in range(len(texts))] if seeds is None else list(seeds)
-    size = max(1, TOGETHER.get(model.device.type, 32) // (draws + 2))
+    size = batch.size("known", model.device, draws + 2)
     parts = []
     for place in range(0, len(texts), size):
         state, truth, rank = _noised(model, texts[place : place + size], keys[place : place + size], draws)
         parts.append([state.masked.sum(1), state.open, *_beliefs(model, state, truth, rank == 0)])
-        tell(min(place + size, len(texts)), len(texts))
+        on_progress(min(place + size, len(texts)), len(texts))
     masked, open, entropy, loss, watched = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     wide = (len(texts), draws + 2)
     entropy, loss, watched = (numbers.view(wide) for numbers in (entropy, loss, watched))
@@ -95,7 +96,7 @@ def _noised(
 
 def _beliefs(model: Denoiser, state: State, truth: Tensor, watched: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """State entropy, mean loss and the entropy of the watched position, [B] each."""
-    size = TOGETHER.get(model.device.type, 32)
+    size = batch.size("known", model.device)
     found = []
     for rows in torch.split(torch.arange(len(truth), device=truth.device), size):
         hidden, _ = model.look(state, rows)
