@@ -27,7 +27,7 @@ ROOMS = {
     "models": "core decoding models",
     "recipes": DECODE,
     "eval": f"{MEASURE} train",
-    "compare": MEASURE,
+    "compare": "evaluate",
     "judge": "core models evaluate tasks",
     "paper": MEASURE,
     "score": f"{MEASURE} report",

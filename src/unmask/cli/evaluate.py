@@ -21,8 +21,9 @@ from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, unknown
 from unmask.evaluate import rows
+from unmask.evaluate.compare import summary
 from unmask.evaluate.header import header, sha256
-from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift, summary
+from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift
 from unmask.models import fingerprint
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
