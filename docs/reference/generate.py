@@ -16,11 +16,10 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from unmask import Recipe, decode_batch, load
 from unmask.cli import main as command_line
-from unmask.cli.parser import COMMANDS
+from unmask.cli.parser import COMMANDS, build
 from unmask.decoding import settings
 
 HERE = Path(__file__).parent
@@ -115,6 +114,13 @@ ROWS = {
 }
 
 
+SETTINGS_HEAD = """\
+# Settings
+
+Every setting of a recipe, as keyword, flag and HTTP field. The column *default* also names the samplers and searches
+that take a setting, each with its own default. Elsewhere the setting is an error. The guide explains them:
+[decoding](../guide/decoding.md), [samplers](../guide/samplers.md), [searches](../guide/searches.md).
+"""
 TRACE_HEAD = """\
 # Trace format
 
@@ -157,21 +163,11 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def settings_page() -> str:
-    about = "Every setting of a recipe. A setting that the sampler and the search do not take is an error."
-    return f"# Settings\n\n{about}\nThe [guide](../guide/README.md) explains them.\n\n{settings.reference()}"
-
-
-def parser_of(*words: str) -> argparse.ArgumentParser:
-    """The parser that would print the help of a command."""
-    found: list[argparse.ArgumentParser] = []
-    keep = mock.patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self))
-    with keep, contextlib.suppress(SystemExit):
-        command_line([*words, "--help"])
-    return found[0]
+    return f"{SETTINGS_HEAD}\n{settings.reference()}"
 
 
 def cli_page() -> str:
-    parsers = {name: parser_of(name) for name in COMMANDS}
+    parsers = {name: build(name) for name in COMMANDS}
     rows = [(f"[`{name}`](#unmask-{name})", parser.description or "") for name, parser in parsers.items()]
     head = "# Commands\n\nEvery command of `unmask`. Errors are one line on standard error, with exit status 2.\n"
     parts = [command(name, parser) for name, parser in parsers.items()]

@@ -202,7 +202,7 @@ def test_lost_weights_do_not_replace_good_ones(tmp_path):
             return super().batch(number, size)
 
     plan = Plan(steps=6, batch=4, warmup=1, log=50)
-    with pytest.raises(ModelError, match="the weights are lost"):
+    with pytest.raises(ModelError, match="the weights are not finite"):
         train(network, Lost(), plan, tmp_path, mask=MASK, save=lambda d, n: save(d, TINY, n))
     assert (tmp_path / STATE).read_bytes() == before
 

@@ -68,7 +68,7 @@ def draw(events: Sequence[dict[str, Any]], path: Path) -> None:
     names = [name for name in (checks[-1] if checks else {}) if name not in KNOWN]
     figures = {name: [(event["step"], event[name]) for event in checks if _finite(event.get(name))] for name in names}
     values = sorted(y for _, y in [*loss, *smooth(loss)])
-    most = values[int(0.95 * (len(values) - 1))] if values else None  # the first losses stand out
+    most = values[int(0.95 * (len(values) - 1))] if values else None  # the first losses are outliers
     curves = {"each logged step": loss, "smoothed": smooth(loss)}
     panels = [partial(chart.panel, title="loss, nats a token", curves=curves, most=most, pale=("each logged step",))]
     if figures:
