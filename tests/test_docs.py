@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import unmask
 from unmask.cli import main
 from unmask.decoding.settings import SETTINGS
 from unmask.samplers import SAMPLERS
@@ -111,9 +112,23 @@ def test_paths_that_the_code_names_exist():
             assert (ROOT / named).exists(), f"{name_of(path)} names {named}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_a_page_names_exist(page):
+    for named in re.findall(r"`((?:\w+/)+(?:\w+\.(?:py|sh|toml))?)`", page.read_text(encoding="utf-8")):
+        places = [ROOT / named, ROOT / "src" / "unmask" / named, page.parent / named]
+        assert named.startswith("runs/") or "NAME" in named or any(place.exists() for place in places), named
+
+
 def test_the_architecture_names_every_room():
     text = (ROOT / "docs" / "development" / "architecture.md").read_text(encoding="utf-8")
     rooms = [
         path for path in (ROOT / "src" / "unmask").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     ]
     assert not [path.name for path in rooms if not re.search(rf"^  {path.name}\b", text, re.M)]
+
+
+def test_the_changelog_lists_every_moved_module():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for old, new in unmask._MOVED.items():
+        places = ", ".join(f"`unmask.{place}`" for place in new.split())
+        assert f"| `unmask.{old}` | {places} |" in text, f"| `unmask.{old}` | {places} |"

@@ -356,7 +356,7 @@ def test_an_embedded_model_can_begin_another(made):
         ("text new --corpus b.txt --heldout b.txt --exclude b.txt", "--exclude has no effect on text"),
         ("text new --corpus b.txt --heldout few.txt", "the held-out text has 4 tokens"),
         ("text new --corpus few.txt --heldout b.txt", "the corpus has "),
-        ("text new --corpus b.txt --heldout b.txt --tilt 1", "tilt has no place in the NELBO"),
+        ("text new --corpus b.txt --heldout b.txt --tilt 1", "tilt has no effect on the NELBO"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer nowhere.json", "'nowhere.json' is not a tokenizer"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer b.txt", "'b.txt' is not a tokenizer"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer other.json", "is not a tokenizer of ours"),

@@ -49,7 +49,7 @@ ALIKE = "all paths are the same: with --temperature, or --select-temperature, th
 def result(found: Result) -> None:
     """The text, what it cost, and the other particles."""
     print(safe(found.text))
-    print(cost(found))
+    print(found.cost())
     if len(found.particles) > 1:
         console().print(particles(found))
         if alike(found):
@@ -60,24 +60,6 @@ def alike(found: Result) -> bool:
     """Whether nothing random made the particles differ, at any step."""
     first = found.particles[0]
     return all(one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in found.particles)
-
-
-def cost(found: Result) -> str:
-    """One line: path entropy and the three counters."""
-    parts = [
-        f"path entropy {found.path_entropy:.3f} bits",
-        many(found.steps, "step"),
-        many(found.calls, "call"),
-        many(found.evaluations, "evaluation"),
-    ]
-    if len(found.particles) > 1:
-        parts.append(f"{many(len(found.particles), 'particle')} of {many(found.lineages, 'lineage')}")
-    choice = found.recipe.build_search().choose.name
-    if choice != "entropy" and len(found.particles) > 1:
-        parts.append(f"chosen by {choice}")
-    if found.recipe.cache_block is not None:
-        parts.append("approximate: prefix cache")
-    return " · ".join(parts)
 
 
 def particles(found: Result) -> Grid:

@@ -49,7 +49,7 @@ def run_solve(args: Namespace) -> int:
         print(show.board(list(map(int, answer))) if name == "sudoku" else answer)
         solved = "solved, as one of several solutions" if strange == sudoku.SEVERAL else "solved"
         print(solved if wrong is None else f"not solved: {wrong}")
-        print(show.cost(found))
+        print(found.cost())
         if len(found.particles) > 1 and show.alike(found):
             print(show.ALIKE)
     return 0 if wrong is None else 1

@@ -76,7 +76,7 @@ def decode_batch(
     """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place).
 
     `answer` may be a list, one function for each. With `logprobs`, events hold the log-probabilities of the tokens
-    written, and of so many most probable ones beside each.
+    written, and of this many most probable ones.
     """
     began = time.perf_counter()
     on_event = _renamed(on_event, watch)

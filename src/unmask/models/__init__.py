@@ -34,7 +34,7 @@ __all__ = [
 
 
 def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
-    """A small network of random weights over letters, digits and a few signs: nonsense, but by every code path."""
+    """A small network of random weights over letters, digits and a few signs, for tests: it writes nonsense."""
     return random_transformer(device, dtype)
 
 

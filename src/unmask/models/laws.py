@@ -164,7 +164,7 @@ def padding(probe: _Probe) -> Found:
 
 
 def directions(probe: _Probe) -> Found:
-    """A token at the end moves the prediction at the beginning, and the other way round."""
+    """A token at the end changes the prediction at the beginning, and vice versa."""
     for at, other in ((0, -1), (-1, 0)):
         canvas = list(probe.canvases[0])
         canvas[at] = probe.mask
@@ -188,7 +188,7 @@ def untouched(probe: _Probe) -> Found:
 
 
 def time(probe: _Probe) -> Found:
-    """`timed` says whether the diffusion time matters."""
+    """`timed` tells whether the diffusion time matters."""
     state = probe.state(probe.canvases[:1])
     gap = _gap((probe.logs(state), probe.logs(state.replace(time=state.time * 0.3))))
     if probe.denoiser.timed:

@@ -54,7 +54,7 @@ Pair = tuple[Tensor, Tensor]  # keys and values [B, H, L, d]
 
 @dataclass(frozen=True)
 class Kept:
-    """Keys and values of all layers, row by row; for each row, those before `end` stand in for fresh ones."""
+    """Keys and values of all layers, row by row; for each row, those before `end` replace fresh ones."""
 
     layers: tuple[Pair, ...]
     end: Tensor  # [B] int64

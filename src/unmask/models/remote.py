@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from unmask.core.state import State, Vocab
 from unmask.errors import InputError, ModelError, guarded
 from unmask.models.files.hub import download, is_hub_id, local
 from unmask.models.files.pretrained import chosen_mask
-from unmask.models.tokenizers import Numbers
+from unmask.models.tokenizers import FileTokenizer, Numbers
 
 # The classes with a head come first: some checkpoints offer their bare backbone as AutoModel.
 CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
@@ -67,37 +66,20 @@ class Remote:
         return torch.cat([logits[:, :1], logits[:, :-1]], 1) if self.shift else logits
 
 
-@dataclass(frozen=True, eq=False)
-class RemoteTokenizer:
-    """A tokenizer of transformers, used like a FileTokenizer: no token is added to a text."""
+class RemoteTokenizer(FileTokenizer):
+    """A tokenizer of transformers."""
 
-    inner: Any
+    def _encoded(self, text: str) -> Iterable[int]:
+        ids: list[int] = self.fast.encode(text, add_special_tokens=False)
+        return ids
 
-    def encode(self, text: str) -> list[int]:
-        with guarded(f"the tokenizer cannot read {text[:40]!r}", InputError):
-            return [int(token) for token in self.inner.encode(text, add_special_tokens=False)]
+    def _decoded(self, ids: list[int]) -> str:
+        return str(self.fast.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-    def decode(self, ids: list[int]) -> str:
-        known = [i for i in ids if 0 <= i < self.size]
-        with guarded(f"the tokenizer cannot write {known[:8]}", InputError):
-            return str(self.inner.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    @property
-    def template(self) -> str | None:
-        return str(self.inner.chat_template) if self.inner.chat_template else None
-
-    @cached_property
-    def size(self) -> int:
-        """One more than the highest id."""
-        return max(self.inner.get_vocab().values(), default=-1) + 1
-
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
-        if self.template is None:
-            raise InputError("this model has no chat template", "leave chat out and write the whole prompt")
+    def _rendered(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
         turns = [dict(message) for message in messages]
         with guarded("the chat template refuses these messages", InputError):
-            return str(self.inner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+            return str(self.fast.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -139,7 +121,7 @@ def from_remote_code(
     width = _probe(name, model, mask, device)
     eos = _ids("eos_token_id", (config, getattr(model, "generation_config", None), pieces), width)
     pad = (*_ids("pad_token_id", (config, pieces), rows or width), *eos, 0)[0]
-    words: Tokenizer = Numbers() if pieces is None else RemoteTokenizer(pieces)
+    words: Tokenizer = Numbers() if pieces is None else RemoteTokenizer(pieces, pieces.chat_template)
     return Remote(model, Vocab(mask, eos, pad), Head(width), words, name, device, _limit(config), shift)
 
 

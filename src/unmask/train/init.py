@@ -24,7 +24,7 @@ from unmask.models.tokenizers import Characters
 from unmask.models.transformer import Transformer
 
 PLACES = ("embed", "row", "column", "box", "place")
-FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a Shape: the task says them
+FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a Shape: set by the task
 FREE = tuple(field.name for field in fields(Shape) if field.name not in FIXED)  # sizes that a user may change
 
 
@@ -74,15 +74,13 @@ def sizes(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 def fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     """Refuse tensors of another network."""
     for name in {**wanted, **found}:
-        there, here = (_size(tensors.get(name)) for tensors in (found, wanted))
+        there, here = (
+            checkpoint.as_text(tensors[name].shape) if name in tensors else "missing" for tensors in (found, wanted)
+        )
         if there != here:
             raise ModelError(
                 f"{str(path)!r} is of another network: {name} is {there}, here {here}", "give its --shape, or another"
             )
-
-
-def _size(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else " × ".join(map(str, tensor.shape))
 
 
 def take(network: Network, path: Path) -> None:

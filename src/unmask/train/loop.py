@@ -21,11 +21,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from unmask.errors import InputError, ModelError, first_line, guarded, unknown
+from unmask.evaluate.rows import to_json
 from unmask.models.families.mdlm import log_linear
 from unmask.models.files.checkpoint import opened, read_tensors
 from unmask.models.network import Network, empty
 from unmask.train.init import fit
-from unmask.train.log import PLOT, as_line, draw, open_log, read_log
+from unmask.train.log import PLOT, draw, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
 from unmask.train.task import Batches, TrainData
@@ -44,7 +45,7 @@ BOUNDS: dict[str, tuple[int, int]] = {  # of a Plan
 
 @dataclass(frozen=True)
 class Plan:
-    """How a network is trained. It ends at `steps` or after `seconds` of training, whichever comes first."""
+    """How a network is trained. It ends at `steps` or after `seconds` of training, whichever is first."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -54,10 +55,10 @@ class Plan:
     warmup: int = 200
     decay: float = 0.01  # of weights, for matrices only
     clip: float = 1.0  # of the gradient's norm
-    average: float = 0.9995  # of the moving average of weights, which is what is kept; less before step 18,000
+    average: float = 0.9995  # of the moving average of weights, which is saved; less before step 18,000
     schedule: str = "linear"
     weighting: str = "even"
-    tilt: float = 0.0  # times are drawn with a density that grows as t to this power: 1 has more of many masks
+    tilt: float = 0.0  # times are drawn with a density that grows as t to this power: 1 favours many masks
     seed: int = 0
     half: bool = False  # bf16 matrix products
     compile: bool = False
@@ -76,10 +77,10 @@ class Plan:
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
         if self.tilt and self.weighting == "nelbo":
-            raise InputError("tilt has no place in the NELBO", "leave it out, or weight evenly")
+            raise InputError("tilt has no effect on the NELBO", "leave it out, or weight evenly")
 
     def progress(self, step: int, seconds: float) -> float:
-        """How much of it is done, from 0 to 1."""
+        """The share that is done, from 0 to 1."""
         by_steps = 0.0 if self.steps is None else step / max(1, self.steps)
         return min(1.0, max(by_steps, 0.0 if self.seconds is None else seconds / max(1e-9, self.seconds)))
 
@@ -111,12 +112,12 @@ class _Losses(nn.Module):
 
 
 def _asked(hide: Tensor, expected: float) -> Tensor:  # [N] int64
-    """Masked places of the flat batch first, then others, as many as masks are to be expected and some to spare.
+    """Masked places of the flat batch first, then others, as many as the expected number of masks and a margin.
 
-    Their number depends on the shape alone, so that nothing is compiled anew.
+    Their number depends on the shape alone, so that nothing is recompiled.
     """
     rows, length = hide.shape
-    spare = 6 * (hide.numel() ** 0.5 + length * rows**-0.5)  # far more than chance makes of the expected number
+    spare = 6 * (hide.numel() ** 0.5 + length * rows**-0.5)  # far more than the number of masks varies
     room = min(hide.numel(), math.ceil(expected * hide.numel() + spare))
     return hide.flatten().to(torch.uint8).argsort(descending=True, stable=True)[:room]
 
@@ -128,7 +129,7 @@ class _Run:
     network: Network
     averages: list[Tensor]
     optimizer: Optimizer
-    data: Mapping[str, Any] = field(default_factory=dict)  # what it is trained on
+    data: Mapping[str, Any] = field(default_factory=dict)  # facts about the data
     plan: Mapping[str, Any] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
@@ -165,8 +166,7 @@ def train(
         began, checked = time.perf_counter() - run.seconds, run.seconds
 
         def say(event: dict[str, Any]) -> None:
-            log.write(as_line(event))
-            log.flush()
+            log.add([to_json(event)])
             on_event(event)
 
         begin = {"event": "start", "step": run.step, "plan": asdict(plan), "device": str(device)}
@@ -322,7 +322,7 @@ def reached(directory: Path) -> int | None:
 def _write_state(run: _Run, directory: Path) -> None:
     """Write the state to resume from as a whole; refuse weights that are not finite."""
     if not all(bool(weight.isfinite().all()) for weight in (*run.network.parameters(), *run.averages)):
-        raise ModelError(f"the weights are lost after {run.step} steps", "lower the rate; an earlier state is kept")
+        raise ModelError(f"the weights are not finite at step {run.step}", "lower the rate; an earlier state is saved")
     kept = {"step": torch.tensor(run.step), "seconds": torch.tensor(run.seconds)}
     for (name, weight), average in zip(run.network.named_parameters(), run.averages, strict=True):
         kept |= {f"weight.{name}": weight.detach().cpu(), f"average.{name}": average.cpu()}

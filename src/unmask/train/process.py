@@ -19,7 +19,7 @@ from torch import Tensor
 class Schedule:
     """How fast tokens are masked."""
 
-    kept: Callable[[Tensor], Tensor]  # α(t), the share of tokens that is still there: 1 at t = 0, 0 at t = 1
+    kept: Callable[[Tensor], Tensor]  # α(t), the share of tokens that is not masked: 1 at t = 0, 0 at t = 1
     weight: Callable[[Tensor], Tensor]  # w(t)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from unmask.models.families.blueprint import Blueprint, Config, Family, Published, Slot
 from unmask.models.network import Shape
 
-LEFT = 1e-3  # share of a token that is still there at t = 1, so that the noise level is finite
+LEFT = 1e-3  # probability that a token is unmasked at t = 1, so that the noise level is finite
 
 
 def log_linear(time: Tensor) -> Tensor:

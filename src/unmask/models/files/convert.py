@@ -205,6 +205,6 @@ def _averages(values: Mapping[str, Any], plain: Mapping[str, Tensor], names: lis
     found = {name: _dense(f"the running average of {name}", one) for name, one in zip(names, shadows, strict=True)}
     for name, one in found.items():
         if one.shape != plain[name].shape:
-            shape, wanted = (" × ".join(map(str, tensor.shape)) for tensor in (one, plain[name]))
+            shape, wanted = checkpoint.as_text(one.shape), checkpoint.as_text(plain[name].shape)
             raise ModelError(f"the running average of {name} is {shape}, the tensor itself {wanted}", PLAIN)
     return found

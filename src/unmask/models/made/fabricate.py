@@ -21,7 +21,7 @@ from unmask.errors import unknown
 from unmask.models.families.blueprint import Config, Published
 from unmask.models.files import checkpoint
 from unmask.models.files.pretrained import FAMILIES
-from unmask.models.tokenizers import QWEN2, byte_level
+from unmask.models.tokenizers import byte_level
 
 SIZES = ("tiny", "full")
 PIECE = 1 << 24  # random numbers drawn at a time
@@ -30,7 +30,7 @@ PIECE = 1 << 24  # random numbers drawn at a time
 def fabricate(
     family: str, directory: Path, size: str = "tiny", seed: int = 0, progress: checkpoint.Progress | None = None
 ) -> list[Path]:
-    """Write the checkpoint; the files, in the order in which they were written. Equal seeds give equal files."""
+    """Write the checkpoint; the files in the order of writing. Equal seeds give equal files."""
     if family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     if size not in SIZES:
@@ -106,7 +106,7 @@ def _maker(
 
 
 def _scale(shape: tuple[int, ...]) -> float:
-    """Keeps the size of activations through a layer; biases are small."""
+    """A scale that keeps activations at their size through a layer; biases are small."""
     return shape[1] ** -0.5 if len(shape) > 1 else 0.02
 
 
@@ -117,4 +117,4 @@ def _tokenizer(published: Published, size: str) -> dict[str, dict[str, Any]]:
     letters = {letter: next(ids) for letter in sorted(ByteLevel.alphabet())}
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": next(iter(special))}
     settings |= {} if published.template is None else {"chat_template": published.template}
-    return {"tokenizer.json": byte_level(letters, [], special, QWEN2), "tokenizer_config.json": settings}
+    return {"tokenizer.json": byte_level(letters, [], special), "tokenizer_config.json": settings}
