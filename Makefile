@@ -1,25 +1,32 @@
 # Everything starts from a bare machine with Python 3.10 or newer and make.
 PYTHON ?= python3
 BIN := .venv/bin
+OXLINT := oxlint@1.93.0
 
-.PHONY: demo test test-lmeval chromium images check format clean
+.PHONY: demo quick test browser test-lmeval reference images check format clean
 
 demo: .venv/ready
 	$(BIN)/unmask demo
 
-test: .venv/ready chromium
-	$(BIN)/python -m pytest -n auto
+# After every edit: tests that take under a minute on two cores; tests/conftest.py lists the slow ones.
+quick: .venv/ready
+	$(BIN)/python -m pytest -n auto --dist worksteal --quick
 
-# The browser tests drive Debian's Chromium, which is installed where that is allowed.
-chromium:
-	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
-	    && { apt-get install -y -qq --no-install-recommends chromium || { apt-get update -qq \
-	    && apt-get install -y -qq --no-install-recommends chromium; }; } >/dev/null 2>&1; } \
-	    || echo "no chromium, and it cannot be installed here: the browser tests are skipped"
+# Before a change lands: everything. Nothing is installed on the system; without Chromium its tests are skipped.
+test: .venv/ready
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# Debian's Chromium, which the browser tests drive; it needs the rights of root.
+browser:
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 # The pictures in docs/img.
-images: .venv/ready chromium
+images: .venv/ready browser
 	$(BIN)/python -m pytest tests/browser --images docs/img
+
+# The pages in docs/reference.
+reference: .venv/ready
+	$(BIN)/python docs/reference/generate.py
 
 # lm-eval brings 650 MB of other packages, so it has an environment of its own, over the other one.
 test-lmeval: .venv-lmeval/ready
@@ -29,6 +36,9 @@ check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@if command -v npx >/dev/null; then npx --yes $(OXLINT) --deny-warnings src/unmask/report/web; \
+	elif [ -n "$$CI" ]; then echo "the JavaScript lint needs Node.js (npx)" >&2; exit 1; \
+	else echo "no Node.js: the JavaScript lint is skipped"; fi
 
 format: .venv/ready
 	$(BIN)/ruff format .

@@ -21,7 +21,8 @@ import numpy as np
 
 from unmask.tasks.puzzles import countdown
 from unmask.tasks.puzzles.problems import keys, reserved
-from unmask.train.countdown import Problems
+from unmask.train.countdown import Problems, keys_of
+from unmask.train.task import hashes
 
 
 def batch_keys(number: int, source: Problems, size: int) -> np.ndarray:
@@ -43,9 +44,9 @@ def main() -> int:
     log, *files = sys.argv[1:]
     events = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
     starts = [event for event in events if event["event"] == "start"]
-    source = Problems.without(tuple(files), 1)
+    source = Problems(keys_of(files), 1)
     recorded = [event.get("data", {}).get("files") for event in starts]
-    same = all(one == dict(source.files) for one in recorded)
+    same = all(one == hashes(files) for one in recorded)
     print(f"{len(source.excluded)} problems of {len(files)} files, which the log {'has' if same else 'DOES NOT HAVE'}")
     plan, steps = starts[0]["plan"], max(event["step"] for event in events)
     numbers = [plan["seed"] * 2**32 + step for step in range(steps)]

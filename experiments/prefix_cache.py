@@ -18,7 +18,8 @@ import numpy as np
 
 import unmask
 from unmask.decoding.recipe import Recipe
-from unmask.evaluate import run as bench
+from unmask.evaluate.rows import Row
+from unmask.evaluate.run import canvases, run
 from unmask.evaluate.stats import wilson
 from unmask.tasks.countdown import COUNTDOWN
 from unmask.tasks.puzzles.countdown import EQUATION
@@ -33,17 +34,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     model = unmask.load("countdown", args.device)
-    problems = bench.canvases(COUNTDOWN, COUNTDOWN.examples(args.data, args.limit))
+    problems = canvases(COUNTDOWN, COUNTDOWN.examples(args.data, args.limit))
     found = {"data": args.data, "n": len(problems), "device": args.device, "date": time.strftime("%Y-%m-%d")}
     results = {}
     for search, settings in SEARCHES.items():
         recipe = Recipe("semi-ar", search, temperature=1.0, block_length=EQUATION, **settings)
-        bench.run(COUNTDOWN, model, problems[:8], recipe)  # what is slow at first is over
+        run(COUNTDOWN, model, problems[:8], recipe)  # what is slow at first is over
         both = {}
         for name, change in (("exact", {}), ("cached", {"cache_block": EQUATION})):
             began = time.perf_counter()
             both[name] = (
-                bench.run(COUNTDOWN, model, problems, recipe.replace(**change)),
+                run(COUNTDOWN, model, problems, recipe.replace(**change)),
                 began,
                 time.perf_counter(),
             )
@@ -52,7 +53,7 @@ def main() -> None:
     print(json.dumps(found | {"results": results}))
 
 
-def compared(both: dict[str, tuple[list[bench.Row], float, float]]) -> dict[str, object]:
+def compared(both: dict[str, tuple[list[Row], float, float]]) -> dict[str, object]:
     """The figures of a pair of runs."""
     (exact, began, ended), (cached, begun, end) = both["exact"], both["cached"]
     entropy = {name: np.array([row.path_entropy for row in rows]) for name, (rows, _, _) in both.items()}

@@ -176,13 +176,13 @@ def library(model_name: str, asked: list[dict[str, Any]], rows: int, seconds: fl
 def timed_server(model_name: str, file: str) -> None:
     """Serve until Ctrl-C; then write the calls of the network."""
     from unmask.server.limits import Limits
-    from unmask.server.request import Shop
+    from unmask.server.request import ServeConfig
     from unmask.server.run import serve
 
     calls: list[tuple[float, float, int]] = []
-    shop = Shop({model_name: timed(model_name, calls)}, {"temperature": 1.0}, Limits())
+    config = ServeConfig({model_name: timed(model_name, calls)}, {"temperature": 1.0}, Limits())
     try:
-        serve(shop, port=0, ready=lambda url, _: print(url, flush=True))
+        serve(config, port=0, on_ready=lambda url, _: print(url, flush=True))
     except KeyboardInterrupt:
         with open(file, "w", encoding="utf-8") as out:
             json.dump(calls, out)

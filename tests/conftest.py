@@ -11,7 +11,22 @@ torch.set_num_threads(1)  # one test per core; small tensors gain nothing from m
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children
 
 
+# What `make quick` leaves out: browsers, training, fuzzing, installing, and whatever takes seconds.
+SLOW = {
+    "browser",
+    "train",
+    "checkpoints/test_fuzz.py",
+    "parity/test_decoders.py",
+    "server/test_openapi.py",
+    "test_docs.py",
+    "test_reference.py",
+    "test_sandbox.py",
+    "test_wheel.py",
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests that take little time: under a minute in all")
     parser.addoption(
         "--recordings",
         default=str(Path(__file__).parent / "parity"),
@@ -25,3 +40,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--images", default=None, help="folder for pictures of larger reports, taken by the browser tests (docs/img)"
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --quick, slow folders and files are not even imported."""
+    place = collection_path.relative_to(Path(__file__).parent).as_posix()
+    return True if config.getoption("--quick") and place in SLOW else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --quick, slow tests of other files are left out."""
+    if config.getoption("--quick"):
+        here = Path(__file__).parent
+        named = {item: f"{item.path.relative_to(here).as_posix()}::{item.name.partition('[')[0]}" for item in items}
+        config.hook.pytest_deselected(items=[item for item in items if named[item] in SLOW])
+        items[:] = [item for item in items if named[item] not in SLOW]

@@ -22,7 +22,8 @@ from unmask.cli import main
 from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError
 from unmask.evaluate import rows
-from unmask.evaluate import run as bench
+from unmask.evaluate.rows import Row
+from unmask.evaluate.run import canvases, grader, run
 from unmask.models.made.fabricate import fabricate
 from unmask.tasks import TASKS, Example
 from unmask.train import text
@@ -59,6 +60,26 @@ def test_a_file_that_was_cut_anywhere_goes_on(tmp_path):
             assert [row["number"] for row in kept.kept] == list(range(left))
             kept.add({"number": n, "text": "é\n" * n} for n in range(left, 3))
         assert path.read_bytes() == whole
+
+
+def test_a_line_that_was_cut_off_is_replaced_and_nothing_before_it(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b'{"a": 1}\nno object\n{"b": ')
+    with rows.JsonLines(path) as file:
+        assert (file.lines, file.torn) == ([{"a": 1}, None], b'{"b": ')
+        with pytest.raises(InputError, match="another run is writing"):
+            rows.JsonLines(path)
+        assert path.read_bytes().endswith(b'{"b": ')  # until something is written
+        file.add([{"c": 2}])
+        file.add([{"d": 3}])
+    assert path.read_bytes() == b'{"a": 1}\nno object\n{"c": 2}\n{"d": 3}\n'
+    path.write_bytes(b'{"a": 1}\n{"b": ')
+    for value in (2, 3):
+        rows.append(path, [{"b": value}])
+    assert path.read_bytes() == b'{"a": 1}\n{"b": 2}\n{"b": 3}\n'
+    with pytest.raises(InputError, match="is not empty"), rows.started(str(path)):
+        pass
+    assert path.read_bytes() == b'{"a": 1}\n{"b": 2}\n{"b": 3}\n'
 
 
 @pytest.mark.parametrize(
@@ -135,8 +156,8 @@ def test_bad_places_for_rows(here, capsys):
     Path("p.txt").write_text(f"{EASY}\n")
     for path, words in (
         ("none/r", "cannot write 'none/r': No such file"),
-        (".", "'.' is no file"),
-        ("/dev/null", "'/dev/null' is no file"),
+        (".", "'.' is not a regular file"),
+        ("/dev/null", "'/dev/null' is not a regular file"),
         ("p.txt", "'p.txt' holds the data"),
     ):
         assert main(["eval", "sudoku", "--data", "p.txt", "--rows", path]) == 2
@@ -202,9 +223,9 @@ def test_a_finished_run_is_only_told(here, capsys, monkeypatch):
 def test_a_batch_of_which_rows_are_there_is_decoded_as_it_was(here):
     Path("p.txt").write_text(f"{EASY}\n" * 4)
     task, model, recipe = TASKS["sudoku"], load("sudoku"), Recipe("uniform", steps=3, temperature=1.0)
-    questions = bench.canvases(task, task.examples("p.txt"))
-    whole = bench.run(task, model, questions, recipe, batch=3)
-    rest = bench.run(task, model, questions, recipe, batch=3, done={0, 2})
+    questions = canvases(task, task.examples("p.txt"))
+    whole = run(task, model, questions, recipe, batch=3)
+    rest = run(task, model, questions, recipe, batch=3, done={0, 2})
     assert [row.number for row in rest] == [1, 3]
     assert [row.path_entropy for row in rest] == [whole[1].path_entropy, whole[3].path_entropy]
 
@@ -228,7 +249,7 @@ def test_text_goes_on(here, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["bits_per_byte"] == first["bits_per_byte"]
     shutil.copy("r.jsonl", "again.jsonl")
     assert main(["compare", "r.jsonl", "again.jsonl"]) == 2
-    assert "'r.jsonl' holds no answers that were graded: its task is text" in said(capsys)
+    assert "'r.jsonl' holds no graded answers: its task is text" in said(capsys)
 
 
 def test_rows_that_someone_changed(here, capsys):
@@ -236,7 +257,7 @@ def test_rows_that_someone_changed(here, capsys):
     assert main("eval countdown --data one.txt --steps 4 --rows r.jsonl --json".split()) == 0
     whole = Path("r.jsonl").read_text()
     for old, new, words in (
-        ('"strict": false', '"strict": "yes"', "row 0 of 'odd.jsonl' has a strange 'strict'"),
+        ('"strict": false', '"strict": "yes"', "row 0 of 'odd.jsonl' has an unknown or wrong 'strict'"),
         ('"steps": 4, "calls"', '"calls"', "row 0 of 'odd.jsonl' has no 'steps'"),
     ):
         assert whole.count(old) == 1
@@ -326,10 +347,10 @@ def test_programs_run_in_the_sandbox(here):
     Path("a.jsonl").write_text(json.dumps(FUNCTION) + "\n")
     task = TASKS["humaneval"]
     [example] = task.examples("a.jsonl")
-    grade = bench.grader(task)
+    grade = grader(task)
     assert grade("    return 2\n", example) == (True, True, None)
     assert grade("    return 3\n", example) == (False, False, None)
-    endless = bench.grader(replace(task, seconds=0.5))("    while True: pass\n    return 2\n", example)
+    endless = grader(replace(task, seconds=0.5))("    while True: pass\n    return 2\n", example)
     assert endless == (False, False, "timed out")
 
 
@@ -338,7 +359,7 @@ def test_a_grader_that_breaks_costs_one_row():
         raise RecursionError("too deep")
 
     task = replace(TASKS["gsm8k"], strict=broken)
-    assert bench.grader(task)("1", Example("0", {}, "#### 1")) == (
+    assert grader(task)("1", Example("0", {}, "#### 1")) == (
         False,
         False,
         "grading failed: RecursionError: too deep",
@@ -394,7 +415,7 @@ def made(path, verdicts, **header):
     about = {**HEADER, "data": "d", "n": len(verdicts), **header}
     with rows.opened(str(path), about) as kept:
         for number, right in verdicts.items():
-            one = bench.Row(
+            one = Row(
                 task="sudoku",
                 number=number,
                 id=str(number),

@@ -311,7 +311,7 @@ def test_merge_takes_back_what_it_could_not_finish(tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     fabricate("native", tmp_path / "good")
-    monkeypatch.setattr("unmask.train.init.write_json", full)
+    monkeypatch.setattr("unmask.models.files.checkpoint.write_json", full)
     (tmp_path / "there").mkdir()
     for name in ("new", "new/deep/er", "there/new"):
         with pytest.raises(ModelError, match="no space left"):

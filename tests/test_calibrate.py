@@ -71,7 +71,7 @@ def test_strengths_share_their_dice(table, texts, found):
 def test_a_budget_is_kept(table, texts):
     kept = []
     cost = len(WORDS) * 8 * 2
-    found = calibrate(table, texts, RECIPE, budget=5 * cost, keep=kept.append)
+    found = calibrate(table, texts, RECIPE, budget=5 * cost, on_row=kept.append)
     assert found.evaluations <= 5 * cost and 3 <= len(found.points) < 8
     assert kept[0]["path_entropy"] == found.reference
     rows = sorted(kept[1:], key=lambda row: row["strength"])
@@ -136,7 +136,7 @@ def test_the_command_writes_rows_a_summary_and_a_curve(capsys, tmp_path, found):
     assert main(["generate", "--model", "table", *flags]) == 0
     capsys.readouterr()
     assert main(line) == 2
-    assert "holds something already" in capsys.readouterr().err
+    assert "is not empty" in capsys.readouterr().err
     line[-1] = str(tmp_path / "other")
     assert main([*line, "--most", "0.01", "--particles", "2"]) == 2
     out, err = capsys.readouterr()

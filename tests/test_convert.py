@@ -296,7 +296,7 @@ def test_files_that_are_no_checkpoints(saved, tmp_path):
     refused("cannot read", tmp_path, out)
     for name, content in {"empty": b"", "text": b"hello, this is text", "torn": b"PK\x03\x04" + bytes(100)}.items():
         (tmp_path / name).write_bytes(content)
-        refused("is not whole" if name == "torn" else "is no checkpoint", tmp_path / name, out)
+        refused("is not whole" if name == "torn" else "is not a checkpoint", tmp_path / name, out)
     with zipfile.ZipFile(tmp_path / "plain.zip", "w") as archive:
         archive.writestr("readme.txt", "a zip of something else")
     refused("cannot be read", tmp_path / "plain.zip", out)
@@ -362,7 +362,7 @@ def test_averages_that_do_not_fit(saved, tmp_path):
         (good[:-1], "29 running averages for 30 tensors"),
         ([*good, good[-1]], "31 running averages"),
         ([good[1], good[0], *good[2:]], r"average of backbone.vocab_embed.embedding is 128 × 256, .* 100 × 64"),
-        ([good[0].long(), *good[1:]], "no dense tensor of floats"),
+        ([good[0].long(), *good[1:]], "not a dense tensor of floats"),
         ([3, *good[1:]], "is a int"),
         ([good[0] * torch.nan, *good[1:]], "embedding has values that are not finite"),
     ):
@@ -396,10 +396,10 @@ def changed(name: str, tensor: Any) -> dict[str, Any]:
         (changed("blocks.2.norm1.weight", torch.ones(64)), "tensors are missing: backbone.blocks.2"),
         (changed("blocks.0.attn_out.bias", torch.ones(64)), "unexpected: backbone.blocks.0.attn_out.bias"),
         (changed("lora.weight", torch.ones(64)), "unexpected: backbone.lora.weight"),
-        (changed("vocab_embed.embedding", torch.ones(100, 64, dtype=torch.int64)), "no dense tensor"),
-        (changed("vocab_embed.embedding", torch.ones(100, 64).to(torch.float8_e4m3fn)), "no dense tensor"),
-        (changed("vocab_embed.embedding", torch.ones(100, 64).to_sparse()), "no dense tensor"),
-        (changed("vocab_embed.embedding", torch.ones(100, 64, device="meta")), "no dense tensor"),
+        (changed("vocab_embed.embedding", torch.ones(100, 64, dtype=torch.int64)), "not a dense tensor"),
+        (changed("vocab_embed.embedding", torch.ones(100, 64).to(torch.float8_e4m3fn)), "not a dense tensor"),
+        (changed("vocab_embed.embedding", torch.ones(100, 64).to_sparse()), "not a dense tensor"),
+        (changed("vocab_embed.embedding", torch.ones(100, 64, device="meta")), "not a dense tensor"),
         (changed("vocab_embed.embedding", "text"), "is a str"),
         (changed("output_layer.linear.bias", torch.full((100,), torch.inf)), "not finite"),
         (changed("vocab_embed.embedding", torch.zeros(1).expand(1 << 22, 64)), "linear.weight is 100"),

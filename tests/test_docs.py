@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
+import unmask
 from unmask.cli import main
+from unmask.decoding.settings import SETTINGS
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "guide"
-ELSEWHERE = {"lm-eval", "live-page", "operating", "requests", "serving"}  # run by test_lmeval and test_serve_page
+ELSEWHERE = {
+    "lm-eval",
+    "lm-eval-details",
+    "live-page",
+    "operating",
+    "requests",
+    "serving",
+}  # run by test_lmeval and test_serve_page
 BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.M | re.S)
 PAGES = sorted(
     path
@@ -41,7 +50,8 @@ RUN = [
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    known = dict(SAMPLERS)
+    tables: list[dict[str, object]] = [SAMPLERS, SEARCHES, SETTINGS]
+    known = [dict(table) for table in tables]
     names: dict[str, object] = {"__name__": page.stem}  # the blocks of a page share their names
     try:
         for language, block in blocks(page):
@@ -53,8 +63,9 @@ def test_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
                 assert main(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
                 assert "warning" not in capsys.readouterr().err, line
     finally:
-        SAMPLERS.clear()
-        SAMPLERS.update(known)
+        for table, before in zip(tables, known, strict=True):  # a page may register entries of its own
+            table.clear()
+            table.update(before)
 
 
 @pytest.mark.parametrize(
@@ -107,3 +118,10 @@ def test_the_architecture_names_every_room():
         path for path in (ROOT / "src" / "unmask").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     ]
     assert not [path.name for path in rooms if not re.search(rf"^  {path.name}\b", text, re.M)]
+
+
+def test_the_changelog_lists_every_moved_module():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for old, new in unmask._MOVED.items():
+        places = ", ".join(f"`unmask.{place}`" for place in new.split())
+        assert f"| `unmask.{old}` | {places} |" in text, f"| `unmask.{old}` | {places} |"

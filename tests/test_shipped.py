@@ -14,7 +14,7 @@ from unmask import Recipe, UnmaskError, decode, load
 from unmask.cli import flags, main
 from unmask.cli.parser import parse
 from unmask.decoding.background import Background
-from unmask.decoding.named_recipes import RECIPES, Shipped
+from unmask.decoding.named_recipes import RECIPES, NamedRecipe
 from unmask.decoding.settings import SETTINGS
 
 # --- the paper's tables, as printed ----------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def build(one: Shipped, table: str, **changes: Any) -> Recipe:
+def build(one: NamedRecipe, table: str, **changes: Any) -> Recipe:
     return one.recipe(**dict.fromkeys(one.needs, table), **changes)
 
 
@@ -116,7 +116,7 @@ def test_no_combination_takes_the_name_of_another() -> None:
 
 
 @pytest.mark.parametrize("one", RECIPES.values(), ids=list(RECIPES))
-def test_every_one_builds(one: Shipped, table: str) -> None:
+def test_every_one_builds(one: NamedRecipe, table: str) -> None:
     recipe = build(one, table)
     assert set(one.settings) <= set(SETTINGS)
     assert {**one.settings, **dict.fromkeys(one.needs, table)} == {
@@ -270,7 +270,7 @@ def model() -> Any:
 
 
 @pytest.mark.parametrize("one", KINDS_OF.values(), ids=lambda one: one.name)
-def test_one_of_each_kind_runs(one: Shipped, table: str, model: Any) -> None:
+def test_one_of_each_kind_runs(one: NamedRecipe, table: str, model: Any) -> None:
     """At 16 positions, with steps, blocks and intervals to scale."""
     scale = SHORT / one.settings["length"]
     sizes = ("length", "steps", "block_length", "every")
@@ -285,7 +285,7 @@ def test_one_of_each_kind_runs(one: Shipped, table: str, model: Any) -> None:
 
 
 @pytest.mark.parametrize("one", RECIPES.values(), ids=list(RECIPES))
-def test_the_command_is_one(one: Shipped, table: str) -> None:
+def test_the_command_is_one(one: NamedRecipe, table: str) -> None:
     words = shlex.split(one.command())
     assert words[:2] == ["unmask", "generate"]
     args = parse(words[1:])

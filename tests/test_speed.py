@@ -14,7 +14,7 @@ from unmask import Recipe, load
 from unmask.cli import main
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import from_prompt
-from unmask.evaluate.speed import baselines, clock, speed
+from unmask.evaluate.speed import baselines, clock, measure
 from unmask.models import memory
 from unmask.models.families.blueprint import Config
 from unmask.models.families.mdlm import MDLM
@@ -140,7 +140,7 @@ def test_other_searches_and_recipes(run, tmp_path):
 def test_a_model_without_a_network(run):
     found = json.loads(run("--model", "table", "--length", "4", "--particles", "2", "--repeat", "1", "--json"))
     assert (found["head_ms"], found["dtype"], found["public_compiled_ms"]) == (0, None, None)
-    assert found["notes"] == ["not compiled: table is no network of unmask's own"]
+    assert found["notes"] == ["not compiled: table is not a network of unmask"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_the_floor_runs_the_network_on_every_row(name, monkeypatch):
     model = small(monkeypatch) if name == "mdlm" else make(name, torch.device("cpu")) if name == "tiny" else load(name)
     canvas = from_prompt(model, [0, 1], 4)
     denoiser, state, *_ = prepare(model, [canvas], [0], RECIPE)
-    half = speed._halfway(model, state)
+    half = measure._halfway(model, state)
     assert half.masked.sum(1).tolist() == [2, 2, 2] and bool((half.tokens[:, :2] == torch.tensor([0, 1])).all())
     seen = baselines.backbones(model, half, denoiser.cost, compile=False)
     hidden = model.look(half.replace(time=torch.full_like(half.time, 0.5)), torch.arange(3))[0]
@@ -244,19 +244,19 @@ def test_the_compiled_network_is_timed_where_there_is_a_compiler(monkeypatch):
     monkeypatch.setattr(torch, "compile", compiled)
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     model = make("tiny", torch.device("cpu"))
-    found = speed.measure(model, RECIPE, repeat=1)
+    found = measure.measure(model, RECIPE, repeat=1)
     consistent(found)
     assert asked == [{"dynamic": False}] * 2 and set(found["backbones_ms"]) == {"eager", "compiled"}
     assert found["public_compiled_ms"] is not None and found["notes"] == []
     monkeypatch.setattr("shutil.which", lambda name: None)
-    found = speed.measure(model, RECIPE, repeat=1)
+    found = measure.measure(model, RECIPE, repeat=1)
     assert found["public_compiled_ms"] is None and found["notes"] == ["not compiled: there is no C++ compiler"]
 
 
 def test_the_public_step(monkeypatch):
     model = make("tiny", torch.device("cpu"))
     _, state, *_ = prepare(model, [from_prompt(model, [5, 6], 8)], [0], RECIPE)
-    half = speed._halfway(model, state)
+    half = measure._halfway(model, state)
     run = baselines.backbones(model, half, 1, compile=False).runs["eager"]
     logits = run() @ model.head.weight.T
     for temperature in (0.0, 1.0):
@@ -290,7 +290,7 @@ def test_heads_between_the_counts():
 def test_only_the_walk_counts():
     model = make("tiny", torch.device("cpu"))
     canvas, began = from_prompt(model, [], 12), time.perf_counter()
-    walking, parts = speed.Walking(model, RECIPE, canvas), 1
+    walking, parts = measure.Walking(model, RECIPE, canvas), 1
     while walking.go(0):
         time.sleep(0.2)
         parts += 1
@@ -298,21 +298,21 @@ def test_only_the_walk_counts():
     assert parts == 4 and done.whole < time.perf_counter() - began - 0.5  # 2 steps, 1, 1, and a look for more
     assert (done.steps, done.calls, done.evaluations) == (4, 4, 12)
     assert done.start + 2 * done.step == pytest.approx(done.whole)
-    assert speed.first_walk(model, RECIPE, canvas)[1] == [36, 27, 18, 9]
+    assert measure.first_walk(model, RECIPE, canvas)[1] == [36, 27, 18, 9]
 
 
 def test_stages_are_told():
     told: list[str] = []
-    speed.measure(make("tiny", torch.device("cpu")), RECIPE, compile=False, repeat=2, tell=told.append)
-    assert len(told) == speed.stages(2) and told[-1] == "round 2 of 2"
+    measure.measure(make("tiny", torch.device("cpu")), RECIPE, compile=False, repeat=2, on_stage=told.append)
+    assert len(told) == measure.stages(2) and told[-1] == "round 2 of 2"
 
 
 def test_another_search_with_as_many_particles():
     recipe = RECIPE.replace(every=2, scheme="systematic")
-    other = speed.other_search(recipe, "best-of-n")
+    other = measure.other_search(recipe, "best-of-n")
     assert (
         other == Recipe(sampler="uniform", temperature=1.0, search="best-of-n", particles=3, steps=4, length=12)
-        and speed.other_search(other, "smc") == RECIPE
+        and measure.other_search(other, "smc") == RECIPE
     )
 
 

@@ -220,7 +220,7 @@ def test_an_answer_that_never_ends_is_stopped(monkeypatch):
 
 
 def test_programs_need_a_sandbox():
-    with pytest.raises(InputError, match="hand a sandbox in"):
+    with pytest.raises(InputError, match="pass a sandbox"):
         TASKS["humaneval"].grades("    return 1", ROWS["humaneval"])
     with pytest.raises(InputError, match="runs no programs"):
         TASKS["gsm8k"].running(trusted)
@@ -274,12 +274,6 @@ def test_asserts_of_a_row():
     assert mbpp.described(row) == {"text": "Add.", "test_list": ["import os\n\nassert f(1)", "assert f(\n2)"]}
 
 
-def test_pass_at():
-    assert code.pass_at(1, 10, 3) == pytest.approx(0.3)
-    assert code.pass_at(10, 10, 1) == 1.0
-    assert code.pass_at(2, 4, 2) == pytest.approx(5 / 6)
-
-
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -289,7 +283,7 @@ def test_pass_at():
         ("gsm8k", "a.jsonl", '{"question": "?"}\n', "row 1 of .* has no 'answer'"),
         ("gsm8k", "a.jsonl", "no\n", "line 1 of .* is not JSON"),
         ("gsm8k", "a.jsonl", "", "no question"),
-        ("sudoku4", "a.csv", "Puzzle,Solution\n0000,1\n", "no Sudoku of 4"),
+        ("sudoku4", "a.csv", "Puzzle,Solution\n0000,1\n", "not a Sudoku of 4"),
         ("sudoku", "a.txt", "nothing\n", "no Sudoku"),
         ("mbpp+", "a.jsonl.gz", "plain", "cannot read"),
     ],
@@ -326,8 +320,8 @@ def test_without_math_verify(monkeypatch):
 
 
 def test_diversity():
-    assert diversity.diversity([1, 1, 1]) == 0.0
-    assert diversity.diversity([1, 2, 3, 4]) == pytest.approx(1.386294)
+    assert diversity([1, 1, 1]) == 0.0
+    assert diversity([1, 2, 3, 4]) == pytest.approx(1.386294)
 
 
 # --- the real files --------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import torch
 from unmask import Recipe, load, score
 from unmask.cli import main
 from unmask.errors import InputError, SettingError
-from unmask.evaluate.interval import Mean, mean, student
-from unmask.evaluate.theory import theory
-from unmask.evaluate.theory.noised import join, measure
+from unmask.evaluate.stats import Mean, mean, student
+from unmask.evaluate.theory import quantities
+from unmask.evaluate.theory.noised_states import join, measure
 from unmask.evaluate.theory.reference import Known, generated, known, reference
 from unmask.evaluate.theory.report import rows, study, summary
 from unmask.evaluate.theory.texts import pairs, read
@@ -187,27 +187,27 @@ def test_mean_and_its_interval():
 
 
 def test_the_lower_bound_is_0_where_the_drift_may_be():
-    assert theory.lower_bound(Mean(0.1, -0.1, 0.3, 9), 2.0).low == 0
-    found = theory.lower_bound(Mean(-0.4, -0.6, -0.2, 9), 2.0)
+    assert quantities.lower_bound(Mean(0.1, -0.1, 0.3, 9), 2.0).low == 0
+    found = quantities.lower_bound(Mean(-0.4, -0.6, -0.2, 9), 2.0)
     assert (found.value, found.low, found.high) == pytest.approx((0.02, 0.005, 0.045))
-    assert theory.lower_bound(Mean(-0.4, None, None, 1), 2.0, 2.0).value == pytest.approx(0.08)
+    assert quantities.lower_bound(Mean(-0.4, None, None, 1), 2.0, 2.0).value == pytest.approx(0.08)
 
 
 def test_needed_epsilon_solves_the_bound():
     for gap in (0.0, 0.01, 1.0):
-        found = theory.needed_epsilon(gap, 50)
+        found = quantities.needed_epsilon(gap, 50)
         assert found + math.sqrt(found / 2) * math.log(50) == pytest.approx(gap)
-    assert theory.needed_epsilon(-0.1, 50) is None
+    assert quantities.needed_epsilon(-0.1, 50) is None
 
 
 def test_unigram_entropy():
-    assert theory.unigram({3: 2, 5: 1, 9: 1}) == pytest.approx(1.5)
+    assert quantities.unigram({3: 2, 5: 1, 9: 1}) == pytest.approx(1.5)
 
 
 def test_a_study_is_its_rows(table):
     texts = [known(table, word) for word in WORDS]
     recipe, kept = Recipe("ancestral", steps=3), []
-    found = study(table, texts, recipe, draws=4, paths=2, keep=kept.extend)
+    found = study(table, texts, recipe, draws=4, paths=2, on_rows=kept.extend)
     assert kept == rows(found)  # in batches of four texts, and all at once
     assert [sum(row["kind"] == kind for row in kept) for kind in ("state", "reference", "generated")] == [30, 10, 5]
     made = summary(found, 6, {0: 3, 1: 2}, data_entropy=2.0)
@@ -235,7 +235,7 @@ def test_files_of_texts(table, tmp_path):
     texts, counts = read(table, str(tmp_path / "pairs.jsonl"), None, 9)
     assert [text.open for text in texts] == [[False] * 3 + [True] * 3, [True] * 3] and counts is None
     (tmp_path / "prose.txt").write_text("senate\ntester\n\nate\n")
-    with pytest.raises(InputError, match="no character of this model"):
+    with pytest.raises(InputError, match="not a character of this model"):
         read(table, str(tmp_path / "prose.txt"), 3, 2)
 
 
@@ -246,7 +246,7 @@ def test_windows_of_prose(tmp_path):
     whole = [*model.tokenizer.encode("The city of Vienna was built."), model.vocab.eos[0]]
     assert [token for text in texts for token in text.tokens][: len(whole)] == whole
     assert all(len(text.tokens) == 4 for text in texts)
-    with pytest.raises(InputError, match="at least two"):
+    with pytest.raises(InputError, match="at least 2"):
         read(model, str(tmp_path / "prose.txt"), 16, 3)
     with pytest.raises(InputError, match="length is 513"):
         read(model, str(tmp_path / "prose.txt"), 513, 3)
@@ -283,7 +283,7 @@ def test_score_prints_what_the_library_says(capsys, table, tmp_path):
     assert [one["path_entropy"]["value"] for one in said] == [one.path_entropy.value for one in exact]
     assert [json.loads(line) for line in rows.read_text().splitlines()] == said
     assert main(words) == 2
-    assert "holds something already" in capsys.readouterr().err  # nothing that was measured is lost
+    assert "is not empty" in capsys.readouterr().err  # nothing that was measured is lost
     shown = run(capsys, *words[:-2])
     assert f"{sum(one.evaluations for one in exact)} evaluations" in shown
     marked = min(exact, key=lambda one: one.path_entropy.value).text
@@ -317,10 +317,10 @@ def test_theory_writes_rows_a_summary_and_a_figure(capsys, tmp_path):
         ("score ate --model table --temperature 1", "unknown option '--temperature'"),
         ("score ate --model table --rows none/rows.jsonl", "cannot write 'none/rows.jsonl'"),
         ("score empty.txt --model table", "there is no text in 'empty.txt'"),
-        ("score bad.jsonl --model table", "bad.jsonl:1 is no JSON object with a text"),
+        ("score bad.jsonl --model table", "bad.jsonl:1 is not a JSON object with a text"),
         ("theory none.txt --model table -o out", "there is no file 'none.txt'"),
-        ("theory one.txt --model table -o out", "has 1 text: give at least two"),
-        ("theory two.txt --model table --limit 1 -o out", "1 text says nothing about the spread"),
+        ("theory one.txt --model table -o out", "has 1 text: give at least 2"),
+        ("theory two.txt --model table --limit 1 -o out", "limit is"),
         ("theory two.txt --model table --sampler confidence -o out", "the theory is about random order"),
         ("theory two.txt --model table -o one.txt/out", "cannot write to 'one.txt/out'"),
         ("theory pairs.jsonl --model table --background text -o out", "the background 'text' has 8192 tokens"),

@@ -12,9 +12,8 @@ from kept import cost, in_order, judged, readable, right, source
 from methods import CELLS
 
 from unmask.errors import InputError
-from unmask.evaluate.judge.figures import bootstrap
 from unmask.evaluate.stats import Difference as Gain
-from unmask.evaluate.stats import paired, wilson
+from unmask.evaluate.stats import bootstrap, paired, wilson
 
 Way = tuple[str, str]  # a method and a choice
 Gains = dict[str, dict[Way, Gain]]  # by cell

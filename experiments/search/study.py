@@ -32,10 +32,9 @@ from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, UnmaskError
 from unmask.evaluate import rows
-from unmask.evaluate import run as bench
 from unmask.evaluate.header import origin
-from unmask.evaluate.judge import load_judge, opinions
-from unmask.evaluate.judge.diversity import diversity
+from unmask.evaluate.judge import diversity, load_judge, opinions
+from unmask.evaluate.run import Question, canvases, grader
 from unmask.models import Denoiser, fingerprint
 from unmask.models.compiled import compiled
 from unmask.tasks import TASKS, puzzle_of
@@ -48,14 +47,14 @@ TOGETHER = {"cpu": 32, "cuda": 8192}  # rows decoded at a time
 # --- the run ---------------------------------------------------------------------------------------------------------
 
 
-def questions(out: Path, cell: Cell, side: str, n: int) -> list[bench.Question]:
+def questions(out: Path, cell: Cell, side: str, n: int) -> list[Question]:
     """Puzzles of one side, made once, as a model is asked them."""
     path = out / f"{side}-{cell.task}{cell.level}-{n}.txt"
     if not path.exists():
         make = held_out.sudokus if cell.task == "sudoku" else held_out.countdowns
         path.write_text("".join(f"{one}\n" for one in make(n, cell.level, SEEDS[side] + cell.level)))
     task = TASKS[cell.task]
-    return bench.canvases(task, task.examples(str(path)))
+    return canvases(task, task.examples(str(path)))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -95,7 +94,7 @@ def puzzled(model: Denoiser, cell: Cell, args: argparse.Namespace) -> Decode:
     """Puzzles by their numbers -> rows."""
     task = TASKS[cell.task]
     asked = {one.number: one for one in questions(args.out, cell, args.side, args.n)}
-    kind, grade = puzzle_of(task), bench.grader(task)
+    kind, grade = puzzle_of(task), grader(task)
 
     def decode(recipe: Recipe, numbers: list[int]) -> Iterator[Line]:
         canvases = [list(asked[number].ask) for number in numbers]

@@ -21,7 +21,7 @@ from unmask.cli import main
 from unmask.decoding import trace
 from unmask.report.page import report
 from unmask.server.limits import Limits, Refusal
-from unmask.server.request import Shop
+from unmask.server.request import ServeConfig
 from unmask.server.run import Server, serve
 from unmask.tasks.puzzles import sudoku
 
@@ -42,8 +42,8 @@ def hosted(models: dict[str, Denoiser], token: str | None = None) -> Iterator[tu
         found.update(url=url, server=server)
         there.set()
 
-    shop = Shop(models, {"temperature": 1.0}, Limits())
-    thread = threading.Thread(target=lambda: serve(shop, port=0, token=token, ready=ready))
+    config = ServeConfig(models, {"temperature": 1.0}, Limits())
+    thread = threading.Thread(target=lambda: serve(config, port=0, token=token, on_ready=ready))
     thread.start()
     assert there.wait(20)
     try:
@@ -316,7 +316,7 @@ def test_a_walk_that_fails_says_so_in_its_trace(live: Open, host: tuple[str, Ser
     button(page, "Decode").click()
     page.wait_for_function(SEEN)
     for job in host[1].batcher.running:
-        job.finish(Refusal(500, "the model is gone", "fetch it"))
+        job.close(Refusal(500, "the model is gone", "fetch it"))
     expect(page.locator("#fault")).to_have_text("the model is gone: fetch it")
     expect(first(page, ".status")).to_have_text(re.compile(r"unfinished: it failed after step \d+"))
     with page.expect_download() as download:
@@ -396,7 +396,7 @@ def test_a_server_that_wants_its_token(show: Open) -> None:
             page.get_by_label("The server's token").fill(token)
             page.keyboard.press("Enter")
             if token == "wrong":
-                expect(page.locator("#fault")).to_contain_text("this server wants its token")
+                expect(page.locator("#fault")).to_contain_text("this server needs its token")
         page.wait_for_function(HERE)
         page.locator("#given").fill("t")
         page.locator("#length").fill("4")

@@ -20,7 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.models import memory
 from unmask.models.files.bits import pack
 from unmask.models.files.checkpoint import INDEX, WEIGHTS
-from unmask.models.tokenizers import QWEN2, FileTokenizer, byte_level
+from unmask.models.tokenizers import FileTokenizer, byte_level
 
 from .small import LLADA, MICRO, RECORDED, logits, split, weights, write
 from .test_tokens import MERGES, SPECIALS
@@ -294,7 +294,7 @@ def tokenizers(home: Path) -> Callable[[Random], Case]:
         "mask_token": "<|mask|>",
         "chat_template": [{"name": "default", "template": "{% for m in messages %}{{ m.content }}{% endfor %}"}],
     }
-    whole = byte_level(vocabulary, MERGES, added, QWEN2)
+    whole = byte_level(vocabulary, MERGES, added)
     beside = {"tokenizer_config.json": settings, "special_tokens_map.json": {"eos_token": "<|im_end|>"}}
     one = {"tokenizer.json": whole, **beside}
     many = {"vocab.json": vocabulary, "merges.txt": "\n".join(MERGES), "added_tokens.json": added, **beside}

@@ -80,5 +80,5 @@ def test_an_unnormalised_table_is_normalised() -> None:
 
 @pytest.mark.parametrize("joint", [torch.ones(2, 3), torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor(1.0)])
 def test_what_is_no_table(joint: Tensor) -> None:
-    with pytest.raises(InputError, match="no joint distribution"):
+    with pytest.raises(InputError, match="not a distribution"):
         Table(joint)

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from unmask.core.entropy import BIT
 from unmask.decoding.recipe import Recipe
-from unmask.evaluate.interval import Mean, mean
-from unmask.evaluate.theory import theory
-from unmask.evaluate.theory.noised import measure
+from unmask.evaluate.stats import Mean, mean
+from unmask.evaluate.theory import quantities
+from unmask.evaluate.theory.noised_states import measure
 from unmask.evaluate.theory.reference import Known, generated, reference
 from unmask.evaluate.theory.report import study, summary
 from unmask.models.made.table import Table
@@ -121,7 +121,7 @@ def test_the_drift_bounds_the_divergence_from_below_and_the_steps_from_above(dat
     data, model = pair(data_seed, model_seed, sharpness)
     kl, true, own = divergence(data, model, STEPS)
     drift = Mean((own - true) / BIT, None, None, 1)
-    printed, tight = (theory.lower_bound(drift, math.log2(SIZE), factor).value for factor in (0.5, 2.0))
+    printed, tight = (quantities.lower_bound(drift, math.log2(SIZE), factor).value for factor in (0.5, 2.0))
     each = step_divergences(data, model, STEPS)
     assert 0 < printed < tight < kl
     assert tight == pytest.approx(4 * printed)
@@ -136,7 +136,7 @@ def test_the_divergence_is_the_loss_less_the_entropy_of_the_data(data_seed, mode
     kl, true, own = divergence(data, model, STEPS)
     texts = draws(data.table, 600, seed=1)
     paths, decoded = reference(model.table, texts, RECIPE), generated(model.table, texts, RECIPE)
-    found = theory.divergence(
+    found = quantities.divergence(
         paths, [[one.path_entropy] for one in decoded], SIZE, STEPS, float(joint_entropy(data.joint)) / BIT
     )
     assert found.kl is not None and found.epsilon is not None
@@ -212,7 +212,7 @@ def test_the_bound_of_proposition_2_does_not_hold():
         assert max(each) == pytest.approx(token / steps, rel=1e-3)  # the time grid ends at 1e-5, not at 0
     epsilon = max(step_divergences(data, model, 64))
     assert gap > 10 * (epsilon + math.sqrt(epsilon / 2) * math.log(2))
-    assert theory.needed_epsilon(gap, 2) > 10 * epsilon
+    assert quantities.needed_epsilon(gap, 2) > 10 * epsilon
 
 
 # --- the NELBO and the integral of state entropy ---------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_the_integral_of_state_entropy_is_the_joint_entropy(seed):
     exact = float(joint_entropy(oracle.joint)) / 3
     assert total == pytest.approx(exact, abs=1e-12)
     states = measure(oracle.table, draws(oracle.table, 400, seed), draws=6)
-    found = theory.integrals(states)
+    found = quantities.integrals(states)
     for measured in (found.nelbo, found.entropy):
         assert abs(measured.value - exact / BIT) < SIGMAS / 1.96 * measured.half
     assert found.gap.low is not None and found.gap.low < 0 < found.gap.high
@@ -274,7 +274,7 @@ def pooled(table: Table) -> float:
     for chance, row in zip(table.probability.tolist(), table.sequences.tolist(), strict=True):
         for token in row:
             shares[token] += chance / len(row)
-    return theory.unigram(dict(enumerate((shares * 1e12).long().tolist())))
+    return quantities.unigram(dict(enumerate((shares * 1e12).long().tolist())))
 
 
 def test_all_masked_is_the_unigram_entropy_only_if_positions_are_alike():
@@ -295,7 +295,7 @@ def test_one_mask_is_what_the_rest_leaves_open_not_zero():
         for hidden in range(3)
     )
     states = measure(oracle.table, draws(oracle.table, 500, 3), draws=1)
-    found = theory.ends(states, {0: 1, 1: 1}).single
+    found = quantities.ends(states, {0: 1, 1: 1}).single
     assert abs(found.value - exact / BIT) < SIGMAS / 1.96 * found.half
     assert found.low is not None and found.low > 0.1
 

@@ -16,7 +16,7 @@ from unmask import Denoiser
 from unmask.core.state import State
 from unmask.models.wrap import Wrapped
 from unmask.server.limits import Limits
-from unmask.server.request import Shop
+from unmask.server.request import ServeConfig
 from unmask.server.run import Server, serve
 
 
@@ -54,7 +54,7 @@ class Running:
 
     url: str
     server: Server
-    shop: Shop
+    config: ServeConfig
     thread: threading.Thread
 
     def client(self, token: str = "none", **options: Any) -> OpenAI:
@@ -76,19 +76,19 @@ class Running:
 
 @contextmanager
 def running(models: dict[str, Denoiser], token: str | None = None, **settings: Any) -> Iterator[Running]:
-    """A server in a thread; `usual` and `plain_chat` go to the shop, the rest are limits."""
+    """A server in a thread; `usual` and `plain_chat` go to the ServeConfig, the rest are limits."""
     usual, plain = settings.pop("usual", {"temperature": 1.0}), settings.pop("plain_chat", False)
-    shop = Shop(models, usual, Limits(**settings), plain)
+    config = ServeConfig(models, usual, Limits(**settings), plain)
     there, found = threading.Event(), {}
 
     def ready(url: str, server: Server) -> None:
         found.update(url=url, server=server)
         there.set()
 
-    thread = threading.Thread(target=lambda: serve(shop, port=0, token=token, ready=ready))
+    thread = threading.Thread(target=lambda: serve(config, port=0, token=token, on_ready=ready))
     thread.start()
     assert there.wait(20)
-    here = Running(found["url"], found["server"], shop, thread)
+    here = Running(found["url"], found["server"], config, thread)
     try:
         yield here
     finally:

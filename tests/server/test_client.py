@@ -142,7 +142,7 @@ def test_a_puzzle_is_a_prompt(client):
     assert text == whole.choices[0].text
     assert chunks[-1].choices[0].unmask["answer"] == whole.choices[0].unmask["answer"]
     for wrong, words in (
-        ({"prompt": "1,2"}, "1 number and a target: give 3 to 5"),
+        ({"prompt": "1,2"}, "there are 1 number and a target: give 3 to 5"),
         ({"model": "sudoku", "prompt": ""}, "this one has 0"),
         ({"max_tokens": 9}, "max_tokens has no effect on a puzzle: leave it out"),
         ({"extra_body": {"canvas": "[MASK]"}}, "exclude each other"),
@@ -323,7 +323,7 @@ def test_messages_may_go_as_plain_text():
         ({"extra_body": {"tools": []}}, "tools is not supported: leave it out"),
         (
             {"extra_body": {"top_logprobs": 1}},
-            "top_logprobs is no field of /v1/completions: /v1/chat/completions takes",
+            "top_logprobs is not a field of /v1/completions: /v1/chat/completions takes",
         ),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -339,7 +339,7 @@ def test_what_cannot_be_done_is_a_bad_request(client, given, words):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"canvas": "[MASK]"}, "canvas is no field of /v1/chat/completions: /v1/completions and /v1/paths take it"),
+        ({"canvas": "[MASK]"}, "canvas is not a field of /v1/chat/completions: /v1/completions and /v1/paths take it"),
         ({"tools": [{"type": "function"}]}, "tools is not supported: leave it out"),
         ({"reasoning_effort": "low"}, "reasoning_effort is not supported: leave it out"),
         ({"max_completion_tokens": 0}, "max_completion_tokens is 0: it must be at least 1"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import socket
 import struct
 import threading
@@ -19,9 +20,9 @@ from serving import Running, Slow, running
 from unmask import Recipe, decode, load
 from unmask.decoding import trace
 from unmask.server import schemas
-from unmask.server.active import Visit
+from unmask.server.active import ActiveRequest
 from unmask.server.limits import Refusal
-from unmask.server.request import understand
+from unmask.server.request import parse
 
 HEAD = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
 ASK = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
@@ -116,11 +117,11 @@ def test_a_reader_that_is_too_slow_is_told(usual, monkeypatch):
     body = schemas.Paths(model="random", prompt="a", max_tokens=40)
 
     async def sleepy() -> list[trace.Event]:
-        visit = Visit(understand(body, usual.shop), usual.batcher, events=True)
-        visit.begin()
-        while not visit.jobs[0].over:
+        active = ActiveRequest(parse(body, usual.config), usual.batcher, events=True)
+        active.submit()
+        while not active.queued[0].closed:
             await asyncio.sleep(0.01)
-        return [(await visit.next())[1] for _ in range(20)]
+        return [(await active.next())[1] for _ in range(20)]
 
     with pytest.raises(Refusal, match="the events were not read in time"):
         asyncio.run(sleepy())
@@ -134,8 +135,8 @@ def test_a_reader_that_is_too_slow_is_told(usual, monkeypatch):
     ("body", "status", "words"),
     [
         (b"", 400, "JSON object"),
-        (b'{"model": "table"', 400, "the body is no JSON"),
-        (b"[]", 400, "the body is no JSON object"),
+        (b'{"model": "table"', 400, "the body is not JSON"),
+        (b"[]", 400, "the body is not a JSON object"),
         (b"null", 400, "JSON object"),
         (b'{"model": "table", "prompt": "\xff\xfe"}', 400, "pars"),
         (b"\xff\xfe\x00", 400, "pars"),
@@ -147,7 +148,7 @@ def test_a_reader_that_is_too_slow_is_told(usual, monkeypatch):
         (b'{"model": "table", "prompt": "s", "seed": ' + b"9" * 5000 + b"}", 400, "pars"),
         (b"[" * 200_000, 400, "pars"),
         (b'{"model": "table", "prompt": "' + b"s" * 10_000_000 + b'"}', 413, "more than 1,048,576 bytes"),
-        (b'{"model": "table", "prompt": "s", "particles": 1000000000, "search": "smc"}', 413, "particles of"),
+        (b'{"model": "table", "prompt": "s", "particles": 1000000000, "search": "smc"}', 413, "particles ×"),
         (b'{"model": "table", "prompt": "s", "max_tokens": 2000000000}', 413, "2,000,000,001 positions"),
         (b'{"model": "table", "canvas": "[MASK*99999999999]"}', 413, "99,999,999,999 positions"),
         (b'{"model": "table", "prompt": "s", "steps": 1000000000}', 413, "steps is 1,000,000,000, more than 4,096"),
@@ -173,7 +174,7 @@ def test_other_kinds_are_refused(usual):
     line.request("GET", "/v1/completions")
     answer = line.getresponse()
     assert answer.status == 405 and answer.headers["allow"] == "POST"
-    assert json.loads(answer.read())["error"]["message"] == "GET is not for /v1/completions: use POST"
+    assert json.loads(answer.read())["error"]["message"] == "/v1/completions does not take GET: use POST"
     for path, status in (("/", 200), ("/healthz", 200), ("/v1/models", 200), ("/nothing", 404), ("/v1/paths", 405)):
         line.request("HEAD", path)
         answer = line.getresponse()
@@ -200,7 +201,7 @@ def test_a_full_queue_is_429(wait):
         refused = [error for error in errors if error is not None]
         assert 3 <= len(refused) <= 6
         assert all(isinstance(error, openai.RateLimitError) for error in refused)
-        assert "choices wait already, of at most 2: ask again" in str(refused[0])
+        assert "choices are queued, of at most 2: retry later" in str(refused[0])
         assert refused[0].response.headers["retry-after"] == "1"
         patient = client.with_options(max_retries=8)
         with ThreadPoolExecutor(4) as pool:
@@ -230,7 +231,7 @@ def test_what_takes_too_long_is_408(wait):
 def test_a_token_is_asked_for():
     with running({"table": load("table")}, token="sesame") as here:
         for wrong in ("none", "sesam", "sesame2"):
-            with pytest.raises(openai.AuthenticationError, match="wants its token"):
+            with pytest.raises(openai.AuthenticationError, match="needs its token"):
                 here.client(wrong).completions.create(**ASK)
         assert here.client("sesame").completions.create(**ASK).choices
         line = http.client.HTTPConnection("127.0.0.1", here.port)
@@ -277,6 +278,13 @@ def test_health_and_metrics(usual):
         assert one.startswith("# ") or (len(one.rsplit(" ", 1)) == 2 and float(one.rsplit(" ", 1)[1]) >= 0)
     assert 'unmask_requests_total{path="/v1/completions",status="200"}' in text
     assert 'unmask_evaluations_total{model="table"}' in text
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+    counters = {f"unmask_{name}_total" for name in ("requests", "choices", "tokens", "evaluations", "retried")}
+    assert {name for name, kind in kinds.items() if kind == "counter"} >= counters
+    histograms = {"unmask_request_seconds", "unmask_wait_seconds", "unmask_batch_choices"}
+    assert {name for name, kind in kinds.items() if kind == "histogram"} == histograms
+    gauges = {"unmask_waiting", "unmask_running", "process_resident_memory_bytes"}
+    assert {name for name, kind in kinds.items() if kind == "gauge"} >= gauges
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

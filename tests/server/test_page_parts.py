@@ -161,7 +161,7 @@ def test_a_countdown_is_judged(usual: Running) -> None:
         ({"puzzle": "55" + PUZZLE[2:]}, "the clues clash: 5 twice in row 1: "),
         ({"puzzle": PUZZLE, "prompt": "1"}, "prompt, messages, canvas and puzzle exclude each other: "),
         ({"puzzle": PUZZLE, "max_tokens": 3}, "max_tokens has no effect on a puzzle: leave it out"),
-        ({"puzzle": PUZZLE, "model": "text"}, "text is no model of puzzles: give a prompt or a canvas"),
+        ({"puzzle": PUZZLE, "model": "text"}, "text is not a model of puzzles: give a prompt or a canvas"),
         ({"puzzle": ""}, "a Sudoku has 81 cells, this one has 0: "),
     ],
 )

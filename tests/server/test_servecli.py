@@ -64,7 +64,7 @@ def test_a_process_that_is_told_to_stop() -> None:
     assert time.monotonic() - began < 5  # of 60
     assert out == "" and process.returncode == 130
     first, last = err.splitlines()
-    assert first == "unmask: finishing what is under way, 60 s at most; Ctrl-C again stops at once"
+    assert first == "unmask: finishing requests in progress within 60 s; Ctrl-C again stops at once"
     assert re.fullmatch(r"unmask: stopped( in the middle of a step)?", last)  # the machine may be busy
 
 

@@ -15,7 +15,7 @@ from unmask import Recipe, load
 from unmask.cli import main
 from unmask.errors import InputError
 from unmask.evaluate import rows as files
-from unmask.evaluate import run as bench
+from unmask.evaluate.run import canvases, run
 from unmask.tasks import TASKS
 from unmask.tasks.countdown import COUNTDOWN, example
 from unmask.tasks.puzzles.countdown import (
@@ -33,9 +33,10 @@ from unmask.tasks.puzzles.countdown import (
 )
 from unmask.tasks.puzzles.problems import keys, problems, reserved
 from unmask.train import countdown
-from unmask.train.countdown import CONFIG, SHARES, Problems
+from unmask.train.countdown import CONFIG, SHARES, Problems, keys_of
 from unmask.train.init import as_denoiser, fresh
 from unmask.train.log import LOG
+from unmask.train.task import hashes
 
 TINY = '{"width": 16, "layers": 1, "heads": 2, "inner": 16}'
 RIGHT = [
@@ -61,18 +62,18 @@ WRONG = [
     ("79*15=1184,1184-44=1140", "79*15=1184 is false"),
     ("79/15=5,44+5=49", "79/15=5 is false"),
     ("44-15=29,79+29=108", "it ends with 108, not 50"),
-    ("15-44=-29,79+-29=50", "'15-44=-29' is no equation"),
-    ("44-15=29,79-29=50,", "'' is no equation"),
-    ("44-15=29;79-29=50", "is no equation"),
-    ("44-15=29=29,79-29=50", "is no equation"),
-    ("", "'' is no equation"),
-    ("fifty", "'fifty' is no equation"),
-    ("4_-15=29,79-29=50", "'4_-15=29' is no equation"),
-    ("4 4-15=29,79-29=50", "'4 4-15=29' is no equation"),
-    ("044-15=29,79-29=50", "'044-15=29' is no equation"),
-    ("44-15=029,79-29=50", "'44-15=029' is no equation"),
-    ("٤٤-15=29,79-29=50", "is no equation"),
-    (f"44-15={'9' * 5000},79-29=50", "is no equation"),
+    ("15-44=-29,79+-29=50", "'15-44=-29' is not an equation"),
+    ("44-15=29,79-29=50,", "'' is not an equation"),
+    ("44-15=29;79-29=50", "is not an equation"),
+    ("44-15=29=29,79-29=50", "is not an equation"),
+    ("", "'' is not an equation"),
+    ("fifty", "'fifty' is not an equation"),
+    ("4_-15=29,79-29=50", "'4_-15=29' is not an equation"),
+    ("4 4-15=29,79-29=50", "'4 4-15=29' is not an equation"),
+    ("044-15=29,79-29=50", "'044-15=29' is not an equation"),
+    ("44-15=029,79-29=50", "'44-15=029' is not an equation"),
+    ("٤٤-15=29,79-29=50", "is not an equation"),
+    (f"44-15={'9' * 5000},79-29=50", "is not an equation"),
 ]
 
 
@@ -87,12 +88,12 @@ def test_text_of_a_problem():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("15,x,79,50", "'x' is no number"),
-        ("15,4.4,79,50", "'4.4' is no number"),
+        ("15,x,79,50", "'x' is not a number"),
+        ("15,4.4,79,50", "'4.4' is not a number"),
         ("15,-4,79,50", "-4 is not from 1 to 99"),
-        ("15,٤٤,79,50", "is no number"),
+        ("15,٤٤,79,50", "is not a number"),
         ("15,44,79,", "a number is missing beside a comma of '15,44,79,'"),
-        ("", "'' is no number"),
+        ("", "'' is not a number"),
         ("15,44,50", "2 numbers and a target"),
         ("1,2,3,4,5,6,50", "6 numbers and a target"),
         ("0,44,79,50", "0 is not from 1 to 99"),
@@ -172,7 +173,7 @@ def test_every_answer_is_found_once():
 
 @pytest.mark.parametrize("given", ["15,44,79,50", "nothing", None, (15, 44, 79, 50)])
 def test_a_canvas_is_of_a_problem(given):
-    with pytest.raises(InputError, match=r"is no Problem: make one with countdown.parse"):
+    with pytest.raises(InputError, match=r"is not a Problem: make one with countdown.parse"):
         canvas(given)
 
 
@@ -219,7 +220,7 @@ def test_an_answer_is_what_stands_in_the_columns():
     assert answer(wide) == "4_4-15=29,79-29=50"
     left = [*row[:HEAD], *map(ALPHABET.index, "44  -15 =29  ,79  -29 =50  ")]
     assert answer(left) == "44-15=29,79-29=50"
-    assert fault(answer(canvas(parse("15,44,79,50"))), parse("15,44,79,50")) == f"{'_' * 27!r} is no equation"
+    assert fault(answer(canvas(parse("15,44,79,50"))), parse("15,44,79,50")) == f"{'_' * 27!r} is not an equation"
 
 
 # --- problems by the thousand ----------------------------------------------------------------------------------------
@@ -284,8 +285,9 @@ def test_excluded_problems_never_appear(tmp_path):
     mixed = [Problem(tuple(dice.sample(problem.numbers, len(problem.numbers))), problem.target) for problem in gone]
     (tmp_path / "one.txt").write_text("".join(f"{problem}\n" for problem in mixed[:100]))
     (tmp_path / "two.jsonl").write_text("".join(json.dumps({"input": str(problem)}) + "\n" for problem in mixed[100:]))
-    source = Problems.without((str(tmp_path / "one.txt"), str(tmp_path / "two.jsonl")), held=4)
-    assert [name for name, _ in source.files] == ["one.txt", "two.jsonl"]
+    paths = [str(tmp_path / "one.txt"), str(tmp_path / "two.jsonl")]
+    source = Problems(keys_of(paths), held=4)
+    assert list(hashes(paths)) == ["one.txt", "two.jsonl"]
     known = set(keys(gone).tolist())
     for number, batch in enumerate(batches, 20):
         assert known & set(keys(batch).tolist())  # without the exclusion they are there
@@ -319,10 +321,8 @@ def test_a_network_is_measured_on_its_own_problems():
     network = fresh({**CONFIG, "width": 16, "layers": 1, "heads": 2, "inner": 16}, "cpu", 0)
     assert Problems(held=2).validate(network) == {"solved_3": 0, "solved_4": 0, "solved_5": 0}
     made = [read(row) for row in problems(12, 3, np.random.default_rng(77), held=True).tolist()]
-    questions = bench.canvases(COUNTDOWN, [example("", str(one), "") for one in made])
-    rows = bench.run(
-        COUNTDOWN, as_denoiser("countdown", CONFIG, load("countdown").network), questions, Recipe("confidence")
-    )
+    questions = canvases(COUNTDOWN, [example("", str(one), "") for one in made])
+    rows = run(COUNTDOWN, as_denoiser("countdown", CONFIG, load("countdown").network), questions, Recipe("confidence"))
     assert sum(row.strict for row in rows) >= 9  # the embedded model, which solves nearly all of them
 
 
@@ -370,15 +370,15 @@ def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
         (["1,1,1,99"], "no answer makes 99 of these numbers"),
         (["15,44,79,100"], "100 is not from 1 to 99"),
         (["15,44,50"], "2 numbers and a target"),
-        (["15,a,79,50"], "'a' is no number"),
+        (["15,a,79,50"], "'a' is not a number"),
         (["15 44  79 50"], "'15 44  79 50' has no commas: write 15,44,79,50"),
         (["15;44; 79;50"], "'15;44; 79;50' has no commas: write 15,44,79,50"),
         (["15,44,79,50,"], "a number is missing beside a comma of '15,44,79,50,'"),
         (["-3,4,5,12"], "-3 is not from 1 to 99"),
         (["--json", "-3,4,5,12"], "-3 is not from 1 to 99"),
         (["many.txt"], "'many.txt' holds 2 puzzles: `unmask eval countdown --data many.txt` decodes them all"),
-        (["15,44,79,50", "--model", "sudoku"], "sudoku is no model of countdown"),
-        (["15,44,79,50", "--model", "text"], "text is no model of countdown"),
+        (["15,44,79,50", "--model", "sudoku"], "sudoku is not a model of countdown"),
+        (["15,44,79,50", "--model", "text"], "text is not a model of countdown"),
     ],
 )
 def test_bad_problems_are_one_line(given, said, capsys, tmp_path, monkeypatch):
@@ -420,7 +420,7 @@ def test_eval(tmp_path, monkeypatch, capsys):
         (None, [], "cannot read 'p.txt': No such file"),
         ("15,44,79,50\n", ["--limit", "0"], "limit is 0"),
         ("15,44,79,50\n", ["--rows", "none/rows"], "cannot write 'none/rows'"),
-        ("15,44,79,50\n", ["--model", "table"], "table is no model of countdown"),
+        ("15,44,79,50\n", ["--model", "table"], "table is not a model of countdown"),
     ],
 )
 def test_bad_files_are_one_line(content, given, said, tmp_path, monkeypatch, capsys):

@@ -24,11 +24,9 @@ from unmask.errors import InputError, ModelError
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
 from unmask.train.init import fresh, save, take
-from unmask.train.interrupt import unbroken
-from unmask.train.log import LOG, open_log, read_log
-from unmask.train.loop import STATE, Plan, _asked, _Losses, train
+from unmask.train.log import LOG, PLOT, open_log, read_log
+from unmask.train.loop import STATE, Plan, _asked, _Losses, train, unbroken
 from unmask.train.optim import Optimizer
-from unmask.train.plot import PLOT
 from unmask.train.process import SCHEDULES, expected, masked, objective, times
 from unmask.train.sudoku import CONFIG, MASK, Grids
 
@@ -52,7 +50,13 @@ def run(directory, plan, source=None, config=TINY):
     events = []
     network = fresh(config, "cpu", plan.seed)
     trained = train(
-        network, source or Fixed(), plan, directory, mask=MASK, save=lambda d, n: save(d, config, n), tell=events.append
+        network,
+        source or Fixed(),
+        plan,
+        directory,
+        mask=MASK,
+        save=lambda d, n: save(d, config, n),
+        on_event=events.append,
     )
     return trained, events
 
@@ -198,7 +202,7 @@ def test_lost_weights_do_not_replace_good_ones(tmp_path):
             return super().batch(number, size)
 
     plan = Plan(steps=6, batch=4, warmup=1, log=50)
-    with pytest.raises(ModelError, match="the weights are lost"):
+    with pytest.raises(ModelError, match="the weights are not finite"):
         train(network, Lost(), plan, tmp_path, mask=MASK, save=lambda d, n: save(d, TINY, n))
     assert (tmp_path / STATE).read_bytes() == before
 
@@ -310,7 +314,7 @@ def test_a_log_that_was_cut_off_goes_on_in_a_new_line(tmp_path):
 def test_two_trainings_in_one_directory_are_refused(tmp_path):
     run(tmp_path, Plan(steps=1, batch=4))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with open_log(tmp_path), pytest.raises(InputError, match=r"another training is at work in .*: wait for"):
+    with open_log(tmp_path), pytest.raises(InputError, match=r"another training runs in .*: wait for"):
         run(tmp_path, Plan(steps=2, batch=4))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     run(tmp_path, Plan(steps=2, batch=4))

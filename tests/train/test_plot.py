@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from unmask.train.log import LOG, as_line, read_log
-from unmask.train.plot import draw, smooth
+from unmask.train.log import LOG, as_line, draw, read_log, smooth
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -59,7 +59,7 @@ def test_as_many_are_masked_as_expected(name, tilt):
 
 
 def test_the_nelbo_takes_no_tilt():
-    with pytest.raises(InputError, match="tilt has no place in the NELBO"):
+    with pytest.raises(InputError, match="tilt has no effect on the NELBO"):
         Plan(steps=1, weighting="nelbo", tilt=1.0)
     assert Plan(steps=1, weighting="nelbo").tilt == 0 and Plan(steps=1, tilt=1.0).tilt == 1
 

@@ -13,7 +13,7 @@ import pytest
 from unmask import Recipe, load
 from unmask.cli import main
 from unmask.errors import InputError
-from unmask.evaluate import run as bench
+from unmask.evaluate.run import canvases, run
 from unmask.tasks import TASKS
 from unmask.tasks.puzzles.grids import grids
 from unmask.tasks.puzzles.sudoku import (
@@ -227,7 +227,7 @@ def test_batches_of_puzzles(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("bad", [DONE[:40] + "." * 41, EASY + " " + DONE[::-1], "." * 80])
 def test_what_cannot_be_trained_on(bad, tmp_path):
     (tmp_path / "p.txt").write_text(f"{EASY}\n{bad}\n" if len(bad) != 80 else bad)
-    with pytest.raises(InputError, match="no puzzle to train on" if len(bad) != 80 else "there is no Sudoku"):
+    with pytest.raises(InputError, match="not a puzzle to train on" if len(bad) != 80 else "there is no Sudoku"):
         read_pool(str(tmp_path / "p.txt"))
 
 
@@ -269,12 +269,15 @@ def test_solve_says_why_an_answer_is_wrong(capsys, monkeypatch):
     [
         (EASY[:-1], "has 80"),
         (EASY + "1", "has 82"),
-        ("x" + EASY[1:], "'x' in row 1, column 1 is no digit"),
+        ("x" + EASY[1:], "'x' in row 1, column 1 is not a digit"),
         ("55" + EASY[2:], "the clues clash: 5 twice in row 1"),
         ("0" + "12345678" + "9" + "0" * 71, "no board keeps these clues"),
-        ("nowhere.txt", "'nowhere.txt' is no file and no puzzle: give a Sudoku of 81 characters, a countdown like"),
+        (
+            "nowhere.txt",
+            "'nowhere.txt' is neither a file nor a puzzle: give a Sudoku of 81 characters, a countdown like",
+        ),
         (".", "81 cells"),
-        ("/", "'/' is no file and no puzzle"),
+        ("/", "'/' is neither a file nor a puzzle"),
         ("many.txt", "'many.txt' holds 2 puzzles: `unmask eval sudoku --data many.txt` decodes them all"),
         (DONE, "there is nothing to fill, the board is full and right"),
         (DONE[:-1] + "8", "the board is full and wrong: 8 twice in row 9"),
@@ -291,7 +294,7 @@ def test_bad_puzzles_are_one_line(given, said, capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["countdown", "text", "table"])
 def test_models_of_other_tokens_are_refused(name, capsys):
     assert main(["solve", EASY, "--model", name]) == 2
-    assert f"{name} is no model of sudoku" in capsys.readouterr().err
+    assert f"{name} is not a model of sudoku" in capsys.readouterr().err
 
 
 def test_train(tmp_path, monkeypatch, capsys):
@@ -313,7 +316,7 @@ def test_the_embedded_model_solves_held_out_puzzles():
     dice = Random(7)
     boards = [puzzle(grid.tolist(), 28, dice) for grid in grids(10, np.random.default_rng([7, 3]))]
     examples = [example("", board) for board in boards]
-    rows = bench.run(SUDOKU, load("sudoku"), bench.canvases(SUDOKU, examples), Recipe("confidence"))
+    rows = run(SUDOKU, load("sudoku"), canvases(SUDOKU, examples), Recipe("confidence"))
     assert sum(row.strict for row in rows) >= 8
     assert all(
         row.strict == (row.answer == write(solutions(board)[0])) for row, board in zip(rows, boards, strict=True)

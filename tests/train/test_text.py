@@ -27,8 +27,7 @@ from unmask.models.transformer import Transformer
 from unmask.tasks.files import documents
 from unmask.train import text
 from unmask.train.init import fresh
-from unmask.train.log import LOG
-from unmask.train.plot import PLOT
+from unmask.train.log import LOG, PLOT
 from unmask.train.text import (
     CONFIG,
     DRAWS,
@@ -212,7 +211,7 @@ def test_the_nelbo_of_a_model_that_knows_nothing():
     network = small(vocabulary=20)
     network.embed.weight.zero_()
     rows, told = np.random.default_rng(0).integers(2, 20, (2000, 64)), []
-    found = nelbo(network, rows, tell=lambda begin, nats: told.append(begin + len(nats)))
+    found = nelbo(network, rows, on_batch=lambda begin, nats: told.append(begin + len(nats)))
     assert told[:2] == [32, 64] and told[-1] == 2000 and found.shape == (2000,)
     each = (np.arange(8000) + 0.5) / 8000
     error = np.sqrt(((1 - each) / each / 64).sum()) / 8000  # of the mean: a count of 64 t has variance 64 t (1 - t)
@@ -357,7 +356,7 @@ def test_an_embedded_model_can_begin_another(made):
         ("text new --corpus b.txt --heldout b.txt --exclude b.txt", "--exclude has no effect on text"),
         ("text new --corpus b.txt --heldout few.txt", "the held-out text has 4 tokens"),
         ("text new --corpus few.txt --heldout b.txt", "the corpus has "),
-        ("text new --corpus b.txt --heldout b.txt --tilt 1", "tilt has no place in the NELBO"),
+        ("text new --corpus b.txt --heldout b.txt --tilt 1", "tilt has no effect on the NELBO"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer nowhere.json", "'nowhere.json' is not a tokenizer"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer b.txt", "'b.txt' is not a tokenizer"),
         ("text new --corpus b.txt --heldout b.txt --tokenizer other.json", "is not a tokenizer of ours"),
@@ -365,7 +364,10 @@ def test_an_embedded_model_can_begin_another(made):
         ("text new --corpus b.txt --heldout b.txt --tokenizer large.json", "'large.json' has 8193 tokens"),
         ("text new --corpus b.txt --heldout b.txt --weights sudoku", "is of another task: give another directory"),
         ("text new --corpus b.txt --heldout b.txt --weights b.txt", "there is no 'tokenizer.json': give the --token"),
-        ("text new --corpus b.txt --heldout b.txt --weights b.txt --tokenizer made/tokenizer.json", "cannot be read"),
+        (
+            "text new --corpus b.txt --heldout b.txt --weights b.txt --tokenizer made/tokenizer.json",
+            "not a whole safetensors file",
+        ),
         ("text made --corpus b.txt --heldout b.txt", "has tokens of another corpus or tokenizer"),
         ("text made --corpus a.txt.xz --heldout b.txt --tokenizer wider.json", "of another corpus or tokenizer"),
         ("text made --corpus a.txt.xz --heldout b.txt --weights made/model.safetensors", "--weights has no effect"),
@@ -430,8 +432,8 @@ def test_the_embedded_model_knows_english(tmp_path, capsys):
         (["--data", "nowhere.txt"], "cannot read the text 'nowhere.txt'"),
         (["--data", "few.txt"], "the held-out text has"),
         (["--data", "few.txt", "--limit", "0"], "limit is 0"),
-        (["--data", "few.txt", "--model", "table"], "table is no model that `unmask train text` made"),
-        (["--data", "few.txt", "--model", "sudoku"], "sudoku is no model that `unmask train text` made"),
+        (["--data", "few.txt", "--model", "table"], "table was not made by `unmask train text`"),
+        (["--data", "few.txt", "--model", "sudoku"], "sudoku was not made by `unmask train text`"),
         (["--data", "few.txt", "--temperature", "1"], "--temperature has no effect on text"),
         (["--data", "few.txt", "--recipe", "few.txt"], "--recipe has no effect on text"),
         (["--data", "few.txt", "--rows", "none/rows"], "cannot write 'none/rows'"),

@@ -1,20 +1,23 @@
-"""Command line -> exit status. Every failure is one line on standard error."""
+"""Command line -> exit status. Every failure is one line on standard error.
+
+Nothing heavy is imported before the command is known, and then only what that command needs.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-
-from unmask.cli import interrupt  # isort: skip - before torch, which takes seconds
-
-import torch
+from types import FrameType
 
 from unmask.cli.parser import COMMANDS, parse
-from unmask.decoding.settings import SETTINGS
 from unmask.errors import UnmaskError
 
 __all__ = ["COMMANDS", "main"]
@@ -23,15 +26,10 @@ NO_MEMORY = "out of memory: lower max-rows, particles, length or the number of p
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit status."""
-    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - closed by the caller: nobody listens
-    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character is no reason to fail
-    warnings.showwarning = _warn
     try:
-        interrupt.allow()
-        args = parse(sys.argv[1:] if argv is None else argv)
+        with _stops_at_once():
+            _prepare()
+            args = parse(sys.argv[1:] if argv is None else argv)
         status = args.run(args)
         sys.stdout.flush()
     except SystemExit as stop:  # --help and --version
@@ -44,15 +42,42 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except UnmaskError as error:
         return _fail(_as_flags(str(error)))
-    except (MemoryError, torch.OutOfMemoryError):
-        return _fail(NO_MEMORY)
-    except RuntimeError as error:  # torch has no kind of its own for the host
-        if "allocate" not in str(error):
+    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeErrors: out of memory, on a device or the host
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
             raise
         return _fail(NO_MEMORY)
     except OSError as error:
         return _fail(f"{error.filename!r}: {error.strerror}" if error.filename else str(error))
     return int(status or 0)
+
+
+def _prepare() -> None:
+    """Streams that never fail, and warnings of one line."""
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - None where the caller has closed it
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may lack a character
+    warnings.showwarning = _warn
+
+
+@contextmanager
+def _stops_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process: packages take seconds to import, and some of them swallow a KeyboardInterrupt."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"unmask: stopped\n")
+    os._exit(130)
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
@@ -65,6 +90,10 @@ def _fail(message: str) -> int:
 
 
 def _as_flags(message: str) -> str:
-    """Settings of several words as they are spelled here, block-length; what is quoted stays."""
+    """The message with names of settings spelled as flags, block-length; quoted words stay."""
+    if "unmask.decoding.settings" not in sys.modules:  # then it names no setting
+        return message
+    from unmask.decoding.settings import SETTINGS
+
     names = "|".join(name for name in SETTINGS if "_" in name)
     return re.sub(rf"(?<![\w'/.-])({names})(?![\w'/.-])", lambda found: found[0].replace("_", "-"), message)

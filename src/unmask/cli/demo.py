@@ -6,6 +6,7 @@ import math
 import statistics
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -59,6 +60,16 @@ LEGEND = (
     "were that it wrote. Evaluations are rows through the network. Brackets hold 95 % intervals; more puzzles "
     "(--puzzles) make them narrower."
 )
+
+
+def run_demo(args: Namespace) -> None:
+    """Solve Sudokus in front of the user, and compare searches."""
+    run(args.puzzles, args.trace)
+
+
+def add_demo(parser: ArgumentParser) -> None:
+    parser.add_argument("--puzzles", type=int, default=PUZZLES, metavar="N", help=f"how many to solve [{PUZZLES}]")
+    parser.add_argument("--trace", default=TRACE, metavar="FILE", help=f"where one path is written [{TRACE}]")
 
 
 def run(count: int = PUZZLES, trace: str | Path = TRACE) -> None:

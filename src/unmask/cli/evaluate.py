@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import json
 import time
 import warnings
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,29 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.cli import flags, models, show
+from unmask.cli.compare import share
+from unmask.cli.parser import refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.settings import spelled
 from unmask.errors import InputError, unknown
-from unmask.evaluate import compare, rows
-from unmask.evaluate import run as bench
-from unmask.evaluate.header import origin
-from unmask.models import fingerprint, on_device
+from unmask.evaluate import rows
+from unmask.evaluate.header import header, sha256
+from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift, summary
+from unmask.models import fingerprint
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
-from unmask.tasks import TASKS, Example, Task, files, shots
+from unmask.tasks import TASKS, Example, Task, shots
 from unmask.tasks.task import located
 from unmask.train import text
 
-Namespace = argparse.Namespace
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of the model of prose"}
 LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
 
 
 def run_eval(args: Namespace) -> None:
-    """Put the questions of a task to a model and grade what it says; of text, say how many bits a byte costs."""
+    """Put the questions of a task to a model and grade what it answers; for text, report bits a byte."""
     if args.task not in NAMES:
         raise unknown("task", args.task, NAMES)
     for name in ("limit", "batch"):
@@ -55,25 +54,25 @@ def run_eval(args: Namespace) -> None:
     if task.puzzle is None and recipe.length is None:
         recipe = recipe.replace(length=task.length)
     questions, skipped = _questions(args, task)
-    header = _header(args, _model(args, task.puzzle is not None)) | {"recipe": recipe.to_dict()}
-    header |= {"chat": _chat(args, task), "shots": _sha256(args.shots), "n": len(questions), "skipped": skipped}
-    with rows.opened(args.rows, header) as kept:
+    about = _header(args, _model(args, task.puzzle is not None)) | {"recipe": recipe.to_dict()}
+    about |= {"chat": _chat(args, task), "shots": sha256(args.shots), "n": len(questions), "skipped": skipped}
+    with rows.opened(args.rows, about) as kept:
         if kept.missing:
             _run(args, task, questions, recipe, kept)
-        graded = compare.as_rows(kept, args.rows or "memory")
-    found = bench.summary(sorted(graded, key=lambda row: row.number)) | {"skipped": skipped}
+        graded = kept.graded(args.rows or "memory")
+    found = summary(graded) | {"skipped": skipped}
     print(json.dumps(_about(kept) | found) if args.json else _measured(found))
 
 
-def _run(args: Namespace, task: Task, questions: list[bench.Question], recipe: Recipe, kept: rows.Rows) -> None:
+def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows) -> None:
     """Decode and grade what is missing."""
-    bench.check(task, args.insist)
+    check(task, args.insist)
     model = models.as_run(args, models.load_model(args, _model(args, task.puzzle is not None)))
     words = model.tokenizer
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
         raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
     with show.evaluating(len(questions), len(kept.kept)) as watch:
-        bench.resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, on_event=watch)
+        resume(task, model, questions, recipe, kept, batch=args.batch, insist=args.insist, on_event=watch)
 
 
 # --- the questions ---------------------------------------------------------------------------------------------------
@@ -91,12 +90,12 @@ def _check_flags(args: Namespace, task: Task) -> None:
         raise InputError(f"{task.name} draws its worked examples from another file", "give it with --shots FILE")
 
 
-def _questions(args: Namespace, task: Task) -> tuple[list[bench.Question], int]:
+def _questions(args: Namespace, task: Task) -> tuple[list[Question], int]:
     """The questions as they are asked, and how many were left out."""
     if task.puzzle is not None:
         if args.data is None:
             raise InputError(f"{task.name} needs --data FILE", f"`unmask puzzles {task.name} -o FILE` makes one")
-        sifted = bench.sift(task, bench.canvases(task, task.examples(args.data, args.limit)))
+        sifted = sift(task, canvases(task, task.examples(args.data, args.limit)))
         remark = sifted.remark()
         if remark is not None:
             warnings.warn(f"{args.data!r}: {remark}", stacklevel=2)
@@ -104,7 +103,7 @@ def _questions(args: Namespace, task: Task) -> tuple[list[bench.Question], int]:
     examples = task.examples(args.data)  # all of them, for worked examples may be among them
     pool: Sequence[Example] | None = None if args.shots is None else task.examples(args.shots)
     shown = shots(task, examples, pool)
-    return bench.prompts(task, examples[: args.limit], shown[: args.limit], _chat(args, task)), 0
+    return prompts(task, examples[: args.limit], shown[: args.limit], _chat(args, task)), 0
 
 
 def _chat(args: Namespace, task: Task) -> bool:
@@ -127,26 +126,21 @@ def _model(args: Namespace, bundled: bool) -> str:
 def _header(args: Namespace, model: str) -> dict[str, Any]:
     """Where the figures come from."""
     with show.progress() as bar:
-        task = bar.add_task(f"weights of {model}", total=None)
-        weights = fingerprint(model, args.revision, lambda done, total: bar.update(task, completed=done, total=total))
-    source = None if args.task == "text" else TASKS[args.task]
-    data = args.data if args.data is not None or source is None else f"{source.source.repo}/{source.source.file}"
-    place = args.data if source is None else located(source, args.data)
-    return {
-        "task": args.task,
-        "model": model,
-        "weights": weights,
-        "dtype": args.dtype,
-        "loading": {name: getattr(args, name) for name in LOADING if getattr(args, name)},
-        "data": data,
-        "sha256": _sha256(place),
-        "limit": args.limit,
-        **origin(on_device(model, args.device)),
-    }
-
-
-def _sha256(path: str | Path | None) -> str | None:
-    return None if path is None else hashlib.sha256(files.raw(Path(path))).hexdigest()
+        shown = bar.add_task(f"weights of {model}", total=None)
+        weights = fingerprint(model, args.revision, lambda done, total: bar.update(shown, completed=done, total=total))
+    task = None if args.task == "text" else TASKS[args.task]
+    named = args.data if args.data is not None or task is None else f"{task.source.repo}/{task.source.file}"
+    return header(
+        args.task,
+        model,
+        weights=weights,
+        dtype=args.dtype,
+        device=args.device,
+        data=named,
+        file=args.data if task is None else located(task, args.data),
+        limit=args.limit,
+        loading={name: getattr(args, name) for name in LOADING if getattr(args, name)},
+    )
 
 
 def _about(kept: rows.Rows) -> dict[str, Any]:
@@ -158,9 +152,7 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 
 def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
-    for name in ("shots", "chat", "batch", "insist", "max_rows", "compile"):
-        if getattr(args, name):
-            raise InputError(f"{spelled(name)} has no effect on text", "leave it out")
+    refuse(args, ("shots", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
     model = models.load_model(args, _model(args, bundled=True))
@@ -170,12 +162,12 @@ def _eval_text(args: Namespace) -> None:
         and model.network.shape.tied
         and model.vocab.mask == text.MASK
     ):
-        raise InputError(f"{model.name} is no model that `unmask train text` made", "give such a model")
+        raise InputError(f"{model.name} was not made by `unmask train text`", "give such a model")
     words = model.tokenizer.fast
     windows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
     sizes = text.widths(words)[windows].sum(1)
-    header = _header(args, _model(args, bundled=True)) | {"n": len(windows)}
-    with rows.opened(args.rows, header) as kept, show.progress() as bar:
+    about = _header(args, _model(args, bundled=True)) | {"n": len(windows)}
+    with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
         last = time.perf_counter()
@@ -190,7 +182,7 @@ def _eval_text(args: Namespace) -> None:
             )
             bar.update(task, completed=begin + len(nats))
 
-        each = text.nelbo(model.network, windows, tell=tell, known=known)
+        each = text.nelbo(model.network, windows, on_batch=tell, known=known)
     middle, low, high = text.bits_per_byte(each, sizes)
     found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
     seconds = sum(row["seconds"] for row in kept.kept)
@@ -199,18 +191,6 @@ def _eval_text(args: Namespace) -> None:
     else:
         sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
         print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), 'window')} · {seconds:.1f} s")
-
-
-# --- runs side by side -----------------------------------------------------------------------------------------------
-
-
-def run_compare(args: Namespace) -> None:
-    """Compare runs over the questions that they have in common."""
-    found = compare.compare(args.files)
-    if args.json:
-        print(json.dumps(found))
-    else:
-        _compared(found)
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------
@@ -224,7 +204,7 @@ def _measured(found: Mapping[str, Any]) -> str:
     rate = "" if found["tokens_per_second"] is None else f" · {found['tokens_per_second']:.1f} tokens/s"
     counts = [show.many(found[name], name[:-1]) for name in ("steps", "calls", "evaluations")]
     lines = [
-        f"solved {_share(found, 'strict')} of {many} · as published {_share(found, 'as_published')} · "
+        f"solved {share(found, 'strict')} of {many} · as published {share(found, 'as_published')} · "
         f"path entropy {found['path_entropy_bits']:.3f} bits{sure}",
         f"{' · '.join(counts)} · {found['seconds']:.1f} s{rate}",
     ]
@@ -236,70 +216,26 @@ def _measured(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _share(found: Mapping[str, Any], name: str) -> str:
-    """A share and its interval."""
-    return f"{found[name]:.3f} ({found[f'{name}_low']:.3f}–{found[f'{name}_high']:.3f})"
-
-
-def _compared(found: Mapping[str, Any]) -> None:
-    """Runs over the same questions, one below the other."""
-    columns = "rows", "solved", "difference", "p", "as published", "evaluations", "seconds", "AUROC", "of surprise"
-    made = show.grid(*columns, right=columns[1:])
-    for run in found["runs"]:
-        over, sure = run["against"], [_known(run[name]) for name in ("auroc", "auroc_surprise")]
-        gap = "" if over is None else f"{over['strict']['difference']:+.3f} ({_interval(over['strict'])})"
-        p = "" if over is None else f"{over['strict']['p']:.2g}"
-        costs = [_ratio(run, name, digits) for name, digits in (("evaluations", 0), ("seconds", 1))]
-        made.add_row(run["file"], _share(run, "strict"), gap, p, f"{run['as_published']:.3f}", *costs, *sure)
-    show.console().print(made)
-    common = show.many(found["n"], "question")
-    print(f"{common} of {found['task']} that all runs have; differences are to the first of them")
-    for run in found["runs"]:
-        if run["left_out"] or run["unfinished"]:
-            lacks = f", {show.many(run['unfinished'], 'is', 'are')} still to come" if run["unfinished"] else ""
-            print(f"{run['file']}: {show.many(run['left_out'], 'question')} not common{lacks}")
-
-
-def _known(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
-def _interval(found: Mapping[str, Any]) -> str:
-    return f"{found['low']:+.3f} to {found['high']:+.3f}"
-
-
-def _ratio(run: Mapping[str, Any], name: str, digits: int) -> str:
-    times = None if run["against"] is None else run["against"][f"{name}_ratio"]
-    return f"{run[name]:.{digits}f}" + ("" if times is None else f" (×{times:.2f})")
-
-
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
-def add_eval(parser: argparse.ArgumentParser) -> None:
+def add_eval(parser: ArgumentParser) -> None:
+    parser.epilog = f"{LISTED}\n\n{parser.epilog}"
     parser.add_argument("task", metavar="TASK", help="a name of the list below")
     about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
     parser.add_argument("--data", metavar="FILE", help=about)
     parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from: gsm8k's training file")
-    few = "only the first N questions, or windows of text, of which a CPU reads about one a second [all]"
+    few = "only the first N questions, or windows of text (a CPU reads about one a second) [all]"
     parser.add_argument("--limit", type=int, metavar="N", help=few)
-    about = "write every answer to this file (JSONL); the same command goes on where a run was ended"
+    about = "write every answer to this file (JSONL); the same command resumes a run"
     parser.add_argument("--rows", metavar="FILE", help=about)
     parser.add_argument("--batch", type=int, metavar="N", help="questions decoded at a time; a row comes out the same")
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
-    parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=None, help=about)
+    parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
     about = "run programs that models write even where the kernel cannot confine them"
     parser.add_argument("--insist", action="store_true", help=about)
     parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     models.add_model(parser, "for sudoku, countdown and text the bundled one")
-    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
-    about = "compile the network first: takes a minute, pays in long runs on a GPU"
-    parser.add_argument("--compile", action="store_true", help=about)
+    models.add_running(parser)
     flags.add(parser)
-
-
-def add_compare(parser: argparse.ArgumentParser) -> None:
-    about = "what `unmask eval TASK --rows FILE` wrote; all are compared with the first"
-    parser.add_argument("files", nargs="+", metavar="ROWS", help=about)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")

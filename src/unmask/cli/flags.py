@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
-from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.recipe import Recipe, read_settings
+from unmask.decoding.named_recipes import settings_of
+from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import (
     ALIASES,
     Setting,
@@ -20,7 +19,7 @@ from unmask.decoding.settings import (
     short,
     spelled,
 )
-from unmask.errors import InputError, SettingError, unknown
+from unmask.errors import InputError, SettingError
 
 METAVARS = {int: "N", float: "X", str: "NAME", tuple: "IDS"}
 
@@ -66,14 +65,14 @@ def to_recipe(args: argparse.Namespace, default: Mapping[str, Any] | None = None
         return Recipe.from_dict(to_settings(args, default))
     except SettingError as error:
         recipe = getattr(args, "recipe", None)
-        if recipe is None or error.setting not in _canonical(_settings(recipe)) - _canonical(_given(args)):
+        if recipe is None or error.setting not in _canonical(settings_of(recipe)) - _canonical(_given(args)):
             raise
         raise SettingError(f"the recipe {recipe!r}: {error.message}", error.hint, setting=error.setting) from None
 
 
 def to_settings(args: argparse.Namespace, default: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The same as names and values, also those that are a Recipe's own defaults."""
-    base = (default or {}) if getattr(args, "recipe", None) is None else _settings(args.recipe)
+    base = (default or {}) if getattr(args, "recipe", None) is None else settings_of(args.recipe)
     given = _given(args)
     replaced = _canonical(given)
     return {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced} | given
@@ -92,15 +91,6 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 
 def _canonical(names: Collection[str]) -> set[str]:
     return {ALIASES.get(name, name) for name in names}
-
-
-def _settings(name: str) -> dict[str, Any]:
-    """The settings of a named recipe, or of a file."""
-    if name in RECIPES:
-        return RECIPES[name].settings
-    if not Path(name).suffix and not Path(name).exists():
-        raise unknown("recipe", name, RECIPES, "`unmask recipes` lists them")
-    return read_settings(name)
 
 
 def none(args: argparse.Namespace, where: str) -> None:

@@ -1,30 +1,33 @@
-"""The commands: parsed flags -> library call -> print."""
+"""`unmask generate` and `unmask frequencies`: prompts or canvases -> texts; texts -> the background table of pc."""
 
 from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from unmask.cli import demo, flags, show
-from unmask.cli.models import Namespace, as_run, check_unused, load_model, used
+from unmask.cli import flags, models, show
 from unmask.decoding.background import count
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.prompt import Text, encode
-from unmask.decoding.settings import DEFAULT_LENGTH, describe
-from unmask.errors import InputError, unknown
-from unmask.models import FAMILIES, MODELS, Denoiser, load_tokenizer
-from unmask.samplers import SAMPLERS
-from unmask.search import SEARCHES
+from unmask.decoding.prompt import MARKER, default_length
+from unmask.decoding.settings import ALIASES, spelled
+from unmask.errors import InputError
+from unmask.models import load_tokenizer
 from unmask.tasks import files
 
 DEFAULT = "text"
+NOTES = f"""\
+A canvas is masked where {MARKER} stands; [MASK*8] is eight masks.
+A recipe file holds settings as TOML or JSON, with names as in `unmask samplers`; flags override it.
+Brackets name the samplers or searches that take a setting, with its default; elsewhere it is an error.
+Names of other projects work too:
+{chr(10).join(f"  {spelled(alias)} is {spelled(name)}" for alias, name in ALIASES.items())}"""
 
 
-def generate(args: Namespace) -> None:
+def run_generate(args: Namespace) -> None:
     """Decode one prompt or canvas, or a file of prompts."""
     recipe = flags.to_recipe(args)
     if sum(given is not None for given in (args.prompt, args.prompts, args.canvas)) > 1:
@@ -36,32 +39,32 @@ def generate(args: Namespace) -> None:
     canvases = None if args.canvas is None else [_text(args.canvas)]
     prompts = _prompts(args) if canvases is None else None
     texts = prompts if prompts is None or not args.chat else [_messages(prompt, args.system) for prompt in prompts]
-    model = as_run(args, load_model(args, _model_name(args)))
+    model = models.as_run(args, models.load_model(args, _model_name(args)))
     if texts and recipe.length is None:
-        recipe = recipe.replace(length=_usual_length(model, texts))
+        recipe = recipe.replace(length=default_length(model, texts))
     with show.following() as on_event:
         results = decode_batch(model, texts, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)
     if args.json:
         for place, result in enumerate(results):
             given = {"canvas": canvases[place]} if canvases else {"prompt": (prompts or [])[place]}
             asked = {"chat": True, "system": args.system} if args.chat else {}
-            _print_json({"model": model.name, **given, **asked, **result.to_dict(), "memory": used(model)})
+            print(json.dumps({"model": model.name, **given, **asked, **result.to_dict(), "memory": models.used(model)}))
     else:
         _show(results, prompts if args.prompts else None)
         if model.device.type == "cuda":
-            print(show.memory_used(used(model)))
+            print(show.memory_used(models.used(model)))
 
 
 def _model_name(args: Namespace) -> str:
-    """The model that was asked for; a shipped recipe has one of its own in mind."""
-    shipped = RECIPES.get(args.recipe or "")
-    if shipped is None:
+    """The model that was asked for; a named recipe has one of its own in mind."""
+    named = RECIPES.get(args.recipe or "")
+    if named is None:
         return args.model or DEFAULT
     if args.model is None:
-        way = f"--model {shipped.model}{' --chat' if shipped.chat else ''}"
-        raise InputError(f"the recipe {shipped.name} is for {shipped.model}", f"add {way}, or another model")
-    if shipped.chat and not args.chat:
-        print(f"unmask: note: the paper has {shipped.name} with --chat", file=sys.stderr)
+        way = f"--model {named.model}{' --chat' if named.chat else ''}"
+        raise InputError(f"the recipe {named.name} is for {named.model}", f"add {way}, or another model")
+    if named.chat and not args.chat:
+        print(f"unmask: note: the paper has {named.name} with --chat", file=sys.stderr)
     return str(args.model)
 
 
@@ -90,67 +93,30 @@ def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
     return [*first, {"role": "user", "content": prompt}]
 
 
-def _usual_length(model: Denoiser, prompts: Sequence[Text]) -> int:
-    longest = max(len(encode(model, prompt)) for prompt in prompts)
-    return DEFAULT_LENGTH if model.limit is None else max(1, min(DEFAULT_LENGTH, model.limit - longest))
+def add_generate(parser: ArgumentParser) -> None:
+    parser.usage = "unmask generate [PROMPT] [flags]"
+    parser.epilog = f"{NOTES}\n\n{parser.epilog}"
+    parser.set_defaults(too_many=_too_many)
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to continue; - reads standard input")
+    about = "text with masks instead of a prompt, like 'The[MASK*2] of Vienna'; - reads standard input"
+    parser.add_argument("--canvas", metavar="TEXT", help=about)
+    about = "a prompt on each line, decoded together; - reads standard input"
+    parser.add_argument("--prompts", metavar="FILE", help=about)
+    parser.add_argument("--chat", action="store_true", help="the prompt is a question: apply the chat template")
+    parser.add_argument("--system", metavar="TEXT", help="with --chat: the system message")
+    parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each prompt")
+    parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
+    models.add_model(parser, DEFAULT)
+    models.add_running(parser)
+    flags.add(parser)
 
 
-def samplers(args: Namespace) -> None:
-    """List the samplers, or say all about one."""
-    entries = {name: describe(name, build) for name, build in SAMPLERS.items()}
-    _list("sampler", entries, args)
+def _too_many(args: Namespace, extra: list[str]) -> InputError:
+    return InputError(f"unexpected {extra[0]!r}", "put quotes around a text of several words")
 
 
-def searches(args: Namespace) -> None:
-    """List the searches, or say all about one."""
-    entries = {name: describe(name, build) for name, build in SEARCHES.items()}
-    _list("search", entries, args)
-
-
-def models(args: Namespace) -> None:
-    """List the models, or load one and say all about it."""
-    entries = {name: describe(name, build, MODEL_HELP) for name, build in MODELS.items()}
-    if args.name is None:
-        check_unused(args)
-    else:
-        model = load_model(args, args.name)
-        about = {"name": args.name, "summary": "a checkpoint", "more": "", "settings": []}
-        entries = {args.name: {**entries.get(args.name, about), "facts": show.facts(model)}}
-    _list("model", entries, args)
-    if args.name is None and not args.json:
-        kinds = ", ".join(f"{family.name} ({family.about})" for family in FAMILIES.values())
-        print(f"Besides these, a directory or hub id with a checkpoint of: {kinds}.")
-
-
-def recipes(args: Namespace) -> None:
-    """List the shipped recipes, or say all about one."""
-    if args.name is not None and args.name not in RECIPES:
-        raise unknown("recipe", args.name, RECIPES, "`unmask recipes` lists them")
-    chosen = list(RECIPES.values()) if args.name is None else [RECIPES[args.name]]
-    if args.json:
-        found = [{**vars(one), "command": one.command()} for one in chosen]
-        _print_json(found if args.name is None else found[0])
-    elif args.name is None:
-        show.console().print(show.recipes(chosen))
-    else:
-        show.recipe(chosen[0])
-
-
-MODEL_HELP = {"device": "where it runs; the flag --device", "dtype": "of its numbers; the flag --dtype"}
-
-
-def _list(kind: str, entries: dict[str, dict[str, Any]], args: Namespace) -> None:
-    if args.name is not None and args.name not in entries:
-        raise unknown(kind, args.name, entries)
-    if args.json:
-        _print_json(list(entries.values()) if args.name is None else entries[args.name])
-    elif args.name is None:
-        show.console().print(show.registry(list(entries.values())))
-    else:
-        show.detail(entries[args.name])
-
-
-def frequencies(args: Namespace) -> None:
+def run_frequencies(args: Namespace) -> None:
     """Count the tokens of texts: the background table of the sampler pc."""
     if not Path(args.output).resolve().parent.is_dir():  # known before the counting, not after
         raise InputError(f"there is no folder for {args.output!r}", "make it first")
@@ -162,23 +128,22 @@ def frequencies(args: Namespace) -> None:
         def on_progress(path: str, done: int, total: int) -> None:
             bar.update(task, description=path, completed=done, total=total)
 
-        texts = files.Texts(args.files, names, on_progress)
-        table = count(texts, texts.located(words.encode), args.model)
+        def encode(found: tuple[str, str]) -> list[int]:
+            place, text = found
+            try:
+                return words.encode(text)
+            except InputError as error:
+                raise InputError(f"{place}: {error.message}", error.hint) from None
+
+        table = count(files.texts(args.files, names, on_progress), encode, args.model)
     table.save(args.output)
     print(f"{args.output}: {show.many(table.total, 'token')}, {len(table.counts)} different ones")
 
 
-def lm_eval(args: Namespace) -> int:
-    """Run lm-evaluation-harness with the words that follow."""
-    from unmask.evaluate.lm_eval import model as lmeval  # lm-eval is optional
-
-    return lmeval.main(args.words)
-
-
-def show_demo(args: Namespace) -> None:
-    """Solve Sudokus in front of the user, and compare searches."""
-    demo.run(args.puzzles, args.trace)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value))
+def add_frequencies(parser: ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="TEXTFILE", help="UTF-8; each line is a text of its own")
+    parser.add_argument("--model", required=True, metavar="NAME", help="whose tokens are counted; no weights are read")
+    parser.add_argument("--tokenizer", metavar="NAME", help="directory or hub id of another tokenizer")
+    parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
+    parser.add_argument("--fields", metavar="NAMES", help="lines are JSON objects: the text is in these fields")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the table")

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
 from unmask._version import __version__
 from unmask.cli import show
+from unmask.cli.parser import refuse
 from unmask.errors import InputError
-from unmask.evaluate.judge import CONVENTIONS, DEFAULT, Judge, Rules, export, figures, judged, load_judge, read_samples
-from unmask.evaluate.judge.diversity import LENGTH
+from unmask.evaluate.judge import (
+    CONVENTIONS,
+    DEFAULT,
+    LENGTH,
+    Judge,
+    Rules,
+    export,
+    figures,
+    judged,
+    load_judge,
+    read_samples,
+)
 from unmask.evaluate.judge.rows import Row, Sample, is_rows
 from unmask.models.files.checkpoint import DTYPES
 
-Namespace = argparse.Namespace
 PART = 60  # MiB of a file, for those who may carry 64 at a time
 WORDS = {
     "ln_ppl": "ln PPL, mean of samples",
@@ -67,16 +77,13 @@ def run_judge(args: Namespace) -> None:
 def _check_idle(args: Namespace) -> None:
     """Refuse flags that would have no effect."""
     tables = [is_rows(path) for path in args.files]
-    what, idle = f"the convention {args.convention}", IDLE[args.convention]
-    if args.export is not None:
-        what, idle = "--export", IDLE["export"]
-    for name in idle:
-        if getattr(args, name) not in (None, False):
-            raise InputError(f"--{name} has no effect on {what}", "leave it out, or see `unmask judge --help`")
-    if args.lines and all(tables):
-        raise InputError("--lines has no effect on JSON lines", "leave it out")
-    if args.field is not None and not any(tables):
-        raise InputError("--field has no effect on files of text", "leave it out")
+    use = args.convention if args.export is None else "export"
+    what, idle = "--export" if use == "export" else f"the convention {use}", IDLE[use]
+    refuse(args, idle, what, "leave it out, or see `unmask judge --help`")
+    if all(tables):
+        refuse(args, ("lines",), "JSON lines")
+    if not any(tables):
+        refuse(args, ("field",), "files of text")
 
 
 def _limit(args: Namespace) -> int | None:
@@ -116,15 +123,15 @@ def _rows(judge: Judge, samples: list[Sample], args: Namespace) -> list[Row]:
     with show.progress() as bar:
         task = bar.add_task(show.many(len(samples), "text"), total=len(samples))
 
-        def tell(now: int) -> None:
+        def on_progress(now: int) -> None:
             nonlocal done
             done = now
             bar.update(task, completed=now)
 
         try:
-            return judged(judge, samples, rules, args.rows, tell)
+            return judged(judge, samples, rules, args.rows, on_progress)
         except KeyboardInterrupt:
-            way = f"the same command goes on from {args.rows!r}" if args.rows else "--rows FILE would have kept them"
+            way = f"the same command resumes from {args.rows!r}" if args.rows else "--rows FILE would have kept them"
             raise KeyboardInterrupt(f"{done} of {len(samples)} texts are judged, {way}") from None
 
 
@@ -167,7 +174,7 @@ def _export(args: Namespace) -> None:
         print(f"{args.export}: {show.many(len(files), 'file')}, {sum(sizes) / 2**20:.1f} MiB, none over {most:.1f} MiB")
 
 
-def add_judge(parser: argparse.ArgumentParser) -> None:
+def add_judge(parser: ArgumentParser) -> None:
     parser.usage = "unmask judge FILE... [flags]"
     add = parser.add_argument
     about = ".json or .jsonl: a text in each line's field; others: one text each; - reads JSON lines"
@@ -175,9 +182,13 @@ def add_judge(parser: argparse.ArgumentParser) -> None:
     add("--field", metavar="NAME", help="of JSON lines: where the text is [text]")
     add("--lines", action="store_true", help="other files: each line is a text")
     add("--limit", type=int, metavar="N", help="only the first N texts")
-    add("--rows", metavar="FILE", help="a row for each text (JSONL), at once; the same command goes on from there")
+    add(
+        "--rows",
+        metavar="FILE",
+        help="a row for each judged text (JSONL); the same command resumes from there",
+    )
     add("--by", metavar="FIELD", help="figures apart for each value of this field")
-    about = "rows with the same value are no independent samples: intervals are over groups [group or seed, if there]"
+    about = "rows with the same value are not independent: intervals are over groups [group or seed, if there]"
     add("--group", metavar="FIELD", help=about)
     add("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group("how it is judged")

@@ -1,62 +1,34 @@
-"""The command line's half for models: flags that say which one is loaded; check, fabricate, convert, train, merge."""
+"""Flags -> a loaded model; and the commands about models: `unmask models`, `check`, `fabricate` and `convert`."""
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Callable
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from unmask.cli import show
-from unmask.errors import InputError, unknown
-from unmask.models import FAMILIES, MODELS, Denoiser, load, memory, on_device
+from unmask.cli.parser import refuse
+from unmask.core.denoiser import Chats
+from unmask.decoding.settings import describe
+from unmask.models import FAMILIES, MODELS, Denoiser, load, memory
 from unmask.models.compiled import compiled
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.files.convert import convert
 from unmask.models.laws import check
 from unmask.models.made.fabricate import SIZES, fabricate
-from unmask.models.network import Network
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, layers
-from unmask.train import countdown, sudoku, text
-from unmask.train.init import FREE, fresh, merge, save, sizes, take, weights_at
-from unmask.train.log import LOG
-from unmask.train.loop import STATE, Plan, reached, train
-from unmask.train.optim import OPTIMIZERS
-from unmask.train.plot import PLOT
-from unmask.train.process import SCHEDULES, WEIGHTINGS
-from unmask.train.task import Options, Task
 
-Namespace = argparse.Namespace
-TASKS: dict[str, tuple[Callable[[Options], Task], dict[str, Any], dict[str, Any]]] = {
-    "sudoku": (sudoku.task, sudoku.PLAN, sudoku.CONFIG),  # the fields of a Plan that suit it, and its usual network
-    "countdown": (countdown.task, countdown.PLAN, countdown.CONFIG),
-    "text": (text.task, text.PLAN, text.CONFIG),
-}
-SAID = (
-    "steps",
-    "seconds",
-    "batch",
-    "optimizer",
-    "rate",
-    "average",
-    "tilt",
-    "schedule",
-    "weighting",
-    "seed",
-    "check",
-    "log",
-    "workers",
-)
-
+LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "trust_remote_code", "shift")  # flags of add_model
+HELP = {"device": "where it runs; the flag --device", "dtype": "of its numbers; the flag --dtype"}
 
 # --- which model, and how --------------------------------------------------------------------------------------------
 
 
-def add_model(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+def add_model(parser: ArgumentParser, default: str | None = None) -> None:
     """The flags that say which model is loaded."""
     if default is not None:
         about = f"a name of `unmask models`, a directory with a checkpoint, or a hub id [{default}]"
@@ -75,12 +47,11 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = None) -> No
     group.add_argument("--shift", action="store_true", help="with remote code: output i belongs to token i + 1")
 
 
-def check_unused(args: Namespace) -> None:
-    """Refuse flags about loading where nothing is loaded."""
-    usual = {"device": "cpu", "dtype": None, "mask_id": None, "tokenizer": None, "revision": None}
-    for flag, value in {**usual, "trust_remote_code": False, "shift": False}.items():
-        if getattr(args, flag) != value:
-            raise InputError(f"--{flag.replace('_', '-')} has no effect on a list", "give the name of a model")
+def add_running(parser: ArgumentParser) -> None:
+    """The flags that say how its network is run."""
+    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
+    about = "compile the network first: takes a minute, pays in long runs on a GPU"
+    parser.add_argument("--compile", action="store_true", help=about)
 
 
 def load_model(args: Namespace, name: str) -> Denoiser:
@@ -100,16 +71,10 @@ def load_model(args: Namespace, name: str) -> Denoiser:
         )
 
 
-def chunked(model: Denoiser, rows: int | None) -> Denoiser:
-    """At most so many rows at a time; None: all at once."""
-    if rows is None:
-        return model
-    return Chunked(model, rows)
-
-
 def as_run(args: Namespace, model: Denoiser) -> Denoiser:
-    """The model in the way that the flags ask it to be run."""
-    return compiled(chunked(model, args.max_rows)) if args.compile else chunked(model, args.max_rows)
+    """The model, run in the way that the flags ask for."""
+    bounded = model if args.max_rows is None else Chunked(model, args.max_rows)
+    return compiled(bounded) if args.compile else bounded
 
 
 def used(model: Denoiser) -> dict[str, int]:
@@ -126,6 +91,53 @@ def used(model: Denoiser) -> dict[str, int]:
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 
+def run_models(args: Namespace) -> None:
+    """List the models, or load one and describe it."""
+    entries = {name: describe(name, build, HELP) for name, build in MODELS.items()}
+    if args.name is None:
+        refuse(args, LOADING, "a list", "give the name of a model")
+    else:
+        model = load_model(args, args.name)
+        about = {"name": args.name, "summary": "a checkpoint", "more": "", "settings": []}
+        entries = {args.name: {**entries.get(args.name, about), "facts": facts(model)}}
+    show.listed("model", list(entries.values()), args)
+    if args.name is None and not args.json:
+        kinds = ", ".join(f"{family.name} ({family.about})" for family in FAMILIES.values())
+        print(f"Besides these, a directory or hub id with a checkpoint of: {kinds}.")
+
+
+def facts(model: Denoiser) -> dict[str, Any]:
+    """What a loaded model says about itself."""
+    more: dict[str, Any] = {}
+    if isinstance(model, Transformer):
+        weights = list(model.network.parameters())
+        more = {
+            "family": model.family,
+            "parameters": sum(weight.numel() for weight in weights),
+            "weights": f"{model.bytes / 2**30:.2f} GiB as {str(weights[0].dtype).removeprefix('torch.')}",
+            "shifted": model.shift,
+            "timed": model.timed,
+        }
+    kinds = {"Numbers": "none: text is token ids with spaces between them", "Characters": "single characters"}
+    return {
+        **more,
+        "tokenizer": kinds.get(type(model.tokenizer).__name__, "from its files"),
+        "chat template": isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None,
+        "vocabulary": model.head.width,
+        "mask": model.vocab.mask,
+        "eos": list(model.vocab.eos),
+        "absent": list(model.head.absent),
+        "limit": model.limit,
+        "device": str(model.device),
+    }
+
+
+def add_models(parser: ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_model(parser)
+
+
 def run_check(args: Namespace) -> int:
     """Check the laws of a model; the exit status."""
     verdicts = check(load_model(args, args.name), args.seed)
@@ -136,7 +148,7 @@ def run_check(args: Namespace) -> int:
     return 1 if any(verdict.held is False for verdict in verdicts) else 0
 
 
-def add_check(parser: argparse.ArgumentParser) -> None:
+def add_check(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="MODEL", help="a name, directory or hub id; exit status 1: a law is broken")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random canvases [0]")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -158,116 +170,11 @@ def run_fabricate(args: Namespace) -> None:
         print(f"{file}  {file.stat().st_size:,} bytes")
 
 
-def add_fabricate(parser: argparse.ArgumentParser) -> None:
+def add_fabricate(parser: ArgumentParser) -> None:
     parser.add_argument("family", metavar="FAMILY", help=", ".join(f"{f.name} ({f.about})" for f in FAMILIES.values()))
     parser.add_argument("directory", metavar="DIR", help="a new directory")
     parser.add_argument("--size", default="tiny", metavar="NAME", help=f"{' or '.join(SIZES)} [tiny]")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="equal seeds give equal weights [0]")
-
-
-def run_train(args: Namespace) -> None:
-    """Train a bundled model, or go on with it."""
-    if args.task not in TASKS:
-        raise unknown("task", args.task, TASKS)
-    directory, device, given = Path(args.directory).expanduser(), on_device(args.task, args.device), _shape(args.shape)
-    lists = {name: tuple(getattr(args, name) or ()) for name in ("exclude", "corpus")}
-    gpu, (make, suits, usual) = device.type == "cuda", TASKS[args.task]
-    said = {name: getattr(args, name) for name in SAID if getattr(args, name) is not None}
-    plan = Plan(**{**suits, "half": gpu, "compile": gpu, **said})
-    _check_place(directory, args.weights)
-    held = args.held if args.held is not None else 256 if gpu else 16
-    weights = None if args.weights is None else weights_at(args.weights)
-    shape = {**sizes(directory if weights is None else weights.parent, usual), **given}
-    task = make(Options(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, weights=weights, **lists))
-    config = {**task.config, **shape}
-    network = fresh(config, device, plan.seed)
-    task.begin(network)
-    if weights is not None:
-        take(network, weights)
-
-    def keep(place: Path, trained: Network) -> None:
-        save(place, config, trained, bits=args.bits)
-
-    try:
-        with show.training() as tell:
-            train(
-                network,
-                task.source,
-                plan,
-                directory,
-                mask=task.mask,
-                about=task.about,
-                prepare=task.prepare,
-                save=keep,
-                tell=tell,
-            )
-    except KeyboardInterrupt:
-        step = reached(directory)
-        if step is not None:
-            print(f"stopped at step {step}: the same command goes on")
-        raise
-    name = f"./{args.directory}" if args.directory in MODELS else args.directory
-    print(f"{name}: load it as a model; {LOG} says how it went, {PLOT} shows it")
-
-
-def _check_place(directory: Path, weights: str | None) -> None:
-    """Refuse a directory whose model is no training that could go on: it would be overwritten."""
-    if (directory / STATE).exists():
-        if weights is not None:
-            raise InputError(f"--weights has no effect on {str(directory)!r}, which is begun", "give another directory")
-    elif any((directory / name).exists() for name in ("config.json", "model.safetensors")):
-        raise InputError(f"{str(directory)!r} holds a model", f"give another DIR; --weights {directory}")
-
-
-def _shape(text: str) -> dict[str, object]:
-    try:
-        given = json.loads(text)
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
-        raise InputError(f"--shape {text!r} is no JSON object", """write it like '{"layers": 2}'""")
-    for name in given:
-        if name not in FREE:
-            raise unknown("size", name, FREE)
-    return given
-
-
-def add_train(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", metavar="TASK", help=", ".join(TASKS))
-    parser.add_argument(
-        "directory", metavar="DIR", help="for the model, the log and the state; goes on with what is there"
-    )
-    parser.add_argument("--seconds", type=float, metavar="X", help="of training, after which it ends")
-    parser.add_argument("--steps", type=int, metavar="N", help="after which it ends")
-    parser.add_argument("--batch", type=int, metavar="N", help="examples in a step [1024; text: 128]")
-    parser.add_argument("--optimizer", metavar="NAME", help=f"{' or '.join(OPTIMIZERS)} [{OPTIMIZERS[0]}]")
-    parser.add_argument("--rate", type=float, metavar="X", help=f"the highest learning rate [{Plan.rate}]")
-    parser.add_argument("--average", type=float, metavar="X", help=f"of the moving average [{Plan.average}]")
-    parser.add_argument("--tilt", type=float, metavar="X", help="more of many masks: 0 is even [0; countdown: 1]")
-    about = "examples to validate on, of each kind [256; on a CPU, where they take long, 16]"
-    parser.add_argument("--held", type=int, metavar="N", help=about)
-    parser.add_argument(
-        "--schedule", metavar="NAME", help=f"how fast tokens are masked: {' or '.join(SCHEDULES)} [linear]"
-    )
-    parser.add_argument("--weighting", metavar="NAME", help=f"{' or '.join(WEIGHTINGS)} [even; text: nelbo]")
-    parser.add_argument("--check", type=float, metavar="X", help="seconds between validations [60]")
-    parser.add_argument("--log", type=int, metavar="N", help="steps between lines of the log [50]")
-    parser.add_argument("--seed", type=int, metavar="N", help="of weights, data and noise [0]")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes that make data [0: a thread]")
-    about = "start from a trained model: its model.safetensors or directory, or a name like text"
-    parser.add_argument("--weights", metavar="FILE", help=about)
-    parser.add_argument("--bits", type=int, default=16, choices=(8, 16), help="of a weight in the written model [16]")
-    parser.add_argument("--exclude", nargs="+", metavar="FILE", help="countdown: problems never to train on")
-    about = "text: what to train on, .txt, .txt.xz or .txt.gz; sudoku: puzzles with one solution, to train on as well"
-    parser.add_argument("--corpus", nargs="+", metavar="FILE", help=about)
-    parser.add_argument("--heldout", metavar="FILE", help="text: what to validate on")
-    parser.add_argument(
-        "--tokenizer", dest="tokenizer_file", metavar="FILE", help="text: a tokenizer.json, not one of the corpus"
-    )
-    parser.add_argument(
-        "--shape", default="{}", metavar="JSON", help="other sizes of the network, like '{\"layers\": 2}'"
-    )
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
 
 
 def run_convert(args: Namespace) -> None:
@@ -286,32 +193,10 @@ def run_convert(args: Namespace) -> None:
         print(f"left out, as nothing of it was run: {', '.join(made.ignored)}")
 
 
-def add_convert(parser: argparse.ArgumentParser) -> None:
+def add_convert(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="CKPT", help="a file that Lightning wrote, with training code of MDLM")
     parser.add_argument("directory", metavar="DIR", help="a new directory")
     parser.add_argument("--plain", action="store_true", help="the last weights instead of their moving average (EMA)")
     parser.add_argument("--length", type=int, default=1024, metavar="N", help="longest canvas it was trained on [1024]")
     parser.add_argument("--time-conditioning", action="store_true", help="it was trained with its time input")
     parser.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where it is not the last one")
-
-
-def run_merge(args: Namespace) -> None:
-    """Write the mean of models of one network as a new model."""
-    if args.group is not None and args.bits != 8:
-        raise InputError("--group has no effect on 16 bits, which have no scales", "add --bits 8")
-    if args.group is not None and args.group < 1:
-        raise InputError(f"--group is {args.group}", "it is a number of columns, at least 1")
-    out = Path(args.out).expanduser()
-    merge([weights_at(name).parent for name in args.models], out, args.bits, args.group)
-    size = sum(path.stat().st_size for path in out.iterdir())
-    print(f"{out}: {show.many(len(args.models), 'model')} in {args.bits} bits, {size / 1e6:.1f} MB")
-
-
-def add_merge(parser: argparse.ArgumentParser) -> None:
-    about = "directories with models of one network, or names like text; one alone is only written again"
-    parser.add_argument("models", nargs="+", metavar="MODEL", help=about)
-    parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
-    parser.add_argument("--bits", type=int, default=16, choices=(8, 16), help="of a weight [16]")
-    parser.add_argument(
-        "--group", type=int, metavar="N", help="8 bits: columns under one scale, where it divides a row [all of it]"
-    )

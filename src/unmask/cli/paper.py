@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,14 @@ from typing import Any
 from rich.progress import Progress
 
 from unmask.cli import show
+from unmask.cli.parser import refuse
 from unmask.errors import InputError, unknown
 from unmask.evaluate.judge import DEFAULT, load_judge
 from unmask.evaluate.paper import EXPERIMENTS, Experiment, Place
-from unmask.evaluate.paper.cells import Job, run
-from unmask.evaluate.paper.draw import draw
-from unmask.evaluate.paper.table import markdown
+from unmask.evaluate.paper.cells import PaperRun, run
+from unmask.evaluate.paper.output import draw, markdown
 from unmask.models.files.checkpoint import DTYPES
 
-Namespace = argparse.Namespace
 OUT = "runs/paper"
 FLAGS = (
     "on",
@@ -38,11 +37,7 @@ FLAGS = (
 def run_paper(args: Namespace) -> None:
     """List the experiments, or run one."""
     if args.name is None:
-        given = next((name for name in FLAGS if getattr(args, name)), None)
-        if given is not None:
-            raise InputError(
-                f"--{given.replace('_', '-')} is for an experiment", "give its name; without, they are listed"
-            )
+        refuse(args, FLAGS, "a list", "give the name of an experiment")
         _list(args)
         return
     if args.name not in EXPERIMENTS:
@@ -59,12 +54,12 @@ def run_paper(args: Namespace) -> None:
         _keep(args, job, found)
 
 
-def _job(args: Namespace, experiment: Experiment, place: Place, bar: Progress) -> Job:
+def _job(args: Namespace, experiment: Experiment, place: Place, bar: Progress) -> PaperRun:
     task = bar.add_task(place.name, total=None)
     judge = None
     if experiment.measures(place) == "text" and args.judge != "none":
         judge = lambda: load_judge(args.judge, args.judge_device or args.device)  # noqa: E731 - loaded when it is needed
-    return Job(
+    return PaperRun(
         experiment,
         place,
         Path(args.out),
@@ -82,7 +77,7 @@ def _job(args: Namespace, experiment: Experiment, place: Place, bar: Progress) -
     )
 
 
-def _keep(args: Namespace, job: Job, found: Sequence[dict[str, Any]]) -> None:
+def _keep(args: Namespace, job: PaperRun, found: Sequence[dict[str, Any]]) -> None:
     """Table, figures and JSON in the folder of the experiment; the table on the terminal."""
     place = job.folder / job.experiment.name / job.place.name
     place.mkdir(parents=True, exist_ok=True)
@@ -139,7 +134,7 @@ def _list(args: Namespace) -> None:
     show.console().print(made)
 
 
-def add_paper(parser: argparse.ArgumentParser) -> None:
+def add_paper(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; without one they are listed")
     parser.add_argument("--on", metavar="PLACE", help="model and task, as listed [all of the bundled models]")
     parser.add_argument("--out", default=OUT, metavar="DIR", help=f"for rows, tables and pictures [{OUT}]")

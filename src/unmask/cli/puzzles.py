@@ -1,120 +1,17 @@
-"""The command line's half for puzzles: solve one, make more."""
+"""`unmask puzzles`: a kind, a count and a seed -> puzzles that training never draws."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
-import shlex
 import sys
-import warnings
-from contextlib import suppress
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from unmask.cli import flags, show
-from unmask.decoding.decode import decode_batch
-from unmask.errors import InputError, UnmaskError, unknown
-from unmask.evaluate.run import suits
-from unmask.models import load
-from unmask.tasks import TASKS, files, puzzle_of
-from unmask.tasks.countdown import problem_text
-from unmask.tasks.puzzles import countdown, held_out, sudoku
-from unmask.tasks.sudoku import FIELD
+from unmask.cli import show
+from unmask.cli.parser import refuse
+from unmask.errors import InputError, unknown
+from unmask.tasks.puzzles import countdown, held_out
 
-Namespace = argparse.Namespace
 KINDS = ("sudoku", "countdown")
-
-
-def run_solve(args: Namespace) -> int:
-    """Solve a puzzle with the bundled model; the exit status is 1 where its answer is wrong."""
-    recipe = flags.to_recipe(args)
-    name, given = _puzzle(args.puzzle)
-    kind = puzzle_of(TASKS[name])
-    puzzle = kind.parse(given)
-    strange = kind.check(puzzle)
-    if strange == sudoku.UNKNOWN:
-        warnings.warn(f"the puzzle {strange}", stacklevel=2)
-    model = load(args.model or name, args.device)
-    suits(TASKS[name], model)
-    with show.following() as on_event:
-        canvases = [kind.canvas(puzzle)]
-        found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)[0]
-    answer = kind.answer(found.tokens)
-    wrong = kind.fault(answer, puzzle)
-    if args.json:
-        said = {
-            "puzzle": sudoku.write(puzzle) if name == "sudoku" else str(puzzle),
-            "answer": answer,
-            "strict": wrong is None,
-            "fault": wrong,
-        }
-        print(json.dumps({**said, "strange": strange, **found.to_dict()}))
-    else:
-        print(show.board(list(map(int, answer))) if name == "sudoku" else answer)
-        solved = "solved, as one of several solutions" if strange == sudoku.SEVERAL else "solved"
-        print(solved if wrong is None else f"not solved: {wrong}")
-        print(show.cost(found))
-        if len(found.particles) > 1 and show.alike(found):
-            print(show.ALIKE)
-    return 0 if wrong is None else 1
-
-
-def _puzzle(given: str) -> tuple[str, str]:
-    """The kind and the text of a puzzle."""
-    text = _given(given)
-    lines = [line for line in text.splitlines() if line.strip()]
-    name = _kind(text)
-    boards = [FIELD.findall(line) or len("".join(line.split())) == sudoku.CELLS for line in lines]
-    many = len(lines) if name == "countdown" else sum(map(bool, boards))
-    solved = name == "sudoku" and any(isinstance(board, list) and len(board) > 1 for board in boards)
-    if many > 1 or solved:
-        what, whose = (f"{many} puzzles", "solutions") if many > 1 else ("a puzzle", "its solution")
-        file = "FILE" if given in ("-", text) else shlex.quote(given)
-        way = f"`unmask eval {name} --data {file}` decodes {'them all' if many > 1 else 'it'}"
-        raise InputError(f"{given!r} holds {what}{f' with {whose}' if solved else ''}", way)
-    if re.fullmatch(r"\s*\d{1,3}([\s;]+\d{1,3}){1,8}[\s;]*", text):
-        raise InputError(f"{text.strip()!r} has no commas", f"write {','.join(re.findall('[0-9]+', text))}")
-    return name, problem_text(text) if name == "countdown" else text
-
-
-def _kind(text: str) -> str:
-    return "countdown" if "," in text and not FIELD.search(text) else "sudoku"
-
-
-def too_many(args: Namespace, extra: list[str]) -> UnmaskError:
-    """What to do with more words than one puzzle."""
-    words = [word.strip() for word in (args.puzzle, *extra)]
-    if all(re.fullmatch(r"\d{1,3}[,;]?", word) for word in words):
-        return InputError(f"{' '.join(words)!r} has blanks", f"write {','.join(word.rstrip(',;') for word in words)}")
-    if len("".join(words)) == sudoku.CELLS:
-        return InputError(f"{' '.join(words)!r} has blanks", "put quotes around it")
-    name = "sudoku" if words[0] == "-" else _kind(_given(args.puzzle))
-    way = f"put one on each line of a file, and `unmask eval {name} --data FILE` decodes them all"
-    return InputError(f"solve takes one puzzle, and these are {len(words)}", way)
-
-
-def _given(puzzle: str) -> str:
-    """A puzzle as it is, from a file, or from standard input."""
-    with suppress(OSError, ValueError):  # a puzzle may be no possible name of a file
-        if puzzle == "-" or Path(puzzle).is_file():
-            return files.read(puzzle)
-    letters = re.search(r"[^\W\d_]|/", puzzle) is not None
-    if letters and "," not in puzzle and len("".join(puzzle.split())) != sudoku.CELLS:
-        known = "a Sudoku of 81 characters, a countdown like 15,44,79,50, or a file with one of them"
-        raise InputError(f"{puzzle!r} is no file and no puzzle", f"give {known}")
-    return puzzle
-
-
-def add_solve(parser: argparse.ArgumentParser) -> None:
-    about = "a Sudoku of 81 characters, . or 0 for a blank; a countdown, target last; a file; - reads standard input"
-    parser.add_argument("puzzle", metavar="PUZZLE", help=about)
-    parser.set_defaults(too_many=too_many)
-    parser.add_argument("--model", metavar="NAME", help="a directory with a model of your own instead")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
-    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
-    flags.add(parser)
 
 
 def run_puzzles(args: Namespace) -> None:
@@ -122,16 +19,15 @@ def run_puzzles(args: Namespace) -> None:
     if args.task not in KINDS:
         raise unknown("task", args.task, KINDS)
     own, other = ("clues", "numbers") if args.task == "sudoku" else ("numbers", "clues")
-    if getattr(args, other) is not None:
-        raise InputError(f"--{other} has no effect on {args.task}", f"it has --{own}")
+    refuse(args, (other,), args.task, f"it has --{own}")
     if args.answers and (args.solved or args.task != "sudoku"):
         raise InputError(
             "--answers is for Sudokus to solve", "leave it out: countdown has them, solved boards are them"
         )
     if args.hard and (args.solved or args.task != "sudoku"):
         raise InputError("--hard is for Sudokus to solve", "leave it out")
-    if args.solved and args.clues is not None:
-        raise InputError("--clues has no effect on solved boards", "leave one of them out")
+    if args.solved:
+        refuse(args, ("clues",), "solved boards", "leave one of them out")
     if getattr(args, own) is None:
         setattr(args, own, {"clues": 28, "numbers": 4}[own])
     for name in ("count", "seed", own):
@@ -169,7 +65,7 @@ def run_puzzles(args: Namespace) -> None:
 BOUNDS = {"count": (1, 10**7), "clues": (17, 81), "numbers": (countdown.LEAST, countdown.MOST), "seed": (0, 2**32)}
 
 
-def add_puzzles(parser: argparse.ArgumentParser) -> None:
+def add_puzzles(parser: ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK", help=" or ".join(KINDS))
     parser.add_argument("--count", type=int, default=100, metavar="N", help="how many [100]")
     about = "sudoku: as few as that, where one solution is left [28]"

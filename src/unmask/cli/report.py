@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from unmask.cli.models import Namespace
 from unmask.core.denoiser import Tokenizer
 from unmask.decoding import trace as traces
 from unmask.decoding.trace import Event
@@ -51,7 +50,7 @@ def _tokenizer(events: list[Event], name: str | None) -> Tokenizer | None:
     return load_tokenizer(named if name is None else name)
 
 
-def add_report(parser: argparse.ArgumentParser) -> None:
+def add_report(parser: ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a file that --trace wrote")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where the page goes, - for standard output [the trace's name, as .html]"

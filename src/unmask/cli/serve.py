@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from unmask.cli import flags
-from unmask.cli.models import Namespace, add_model, as_run, load_model
+from unmask.cli.models import add_model, as_run, load_model
 from unmask.errors import InputError
 from unmask.models import BUNDLED, Denoiser
 
@@ -38,7 +38,7 @@ def run_serve(args: Namespace) -> None:
     """Serve models over HTTP."""
     try:
         from unmask.server.limits import Limits  # fastapi and uvicorn are optional
-        from unmask.server.request import Shop
+        from unmask.server.request import ServeConfig
         from unmask.server.run import Server, serve
     except ModuleNotFoundError as error:
         if str(error.name).startswith("unmask"):
@@ -52,8 +52,8 @@ def run_serve(args: Namespace) -> None:
         raise InputError(f"--seconds is {args.seconds:g}", "it must be more than 0; leave it out to serve until Ctrl-C")
     given = {field: getattr(args, f"limit_{field}") for field, _, _ in LIMITS.values()}
     limits = Limits(**given)
-    shop = Shop({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
-    _check_length(usual, shop.models.values())
+    config = ServeConfig({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
+    _check_length(usual, config.models.values())
     threads: list[threading.Thread] = []
 
     def ready(url: str, server: Server) -> None:
@@ -61,7 +61,7 @@ def run_serve(args: Namespace) -> None:
         print(f"{', '.join(names)} at {url} (Ctrl-C stops)", flush=True)
 
     try:
-        serve(shop, args.host, args.port, token=token, seconds=args.seconds, ready=ready)
+        serve(config, args.host, args.port, token=token, seconds=args.seconds, on_ready=ready)
     finally:
         if any(thread.is_alive() for thread in threads):  # in a step that nobody can stop: Python would wait, or crash
             sys.stdout.flush()
@@ -87,7 +87,7 @@ def _check_length(usual: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
         raise InputError(f"--length is {length:,}", f"the models that are served allow {max(known):,} positions")
 
 
-def add_serve(parser: argparse.ArgumentParser) -> None:
+def add_serve(parser: ArgumentParser) -> None:
     about = f"a name of `unmask models`, a directory or a hub id; several times for several [{', '.join(BUNDLED)}]"
     parser.add_argument("--model", action="append", metavar="NAME", help=about)
     parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="where to listen [127.0.0.1: only here]")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -14,13 +16,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table as Grid
 from rich.text import Text
 
-from unmask.core.denoiser import Chats, Denoiser
-from unmask.decoding.decode import Result
-from unmask.decoding.named_recipes import Shipped
-from unmask.decoding.trace import Canvases, Event, OnEvent
 from unmask.errors import many as many
-from unmask.models.laws import Verdict
-from unmask.models.transformer import Transformer
+from unmask.errors import unknown
+
+if TYPE_CHECKING:  # a command that only prints a table loads no model and no torch
+    from unmask.decoding.decode import Result
+    from unmask.decoding.named_recipes import NamedRecipe
+    from unmask.decoding.trace import Event, OnEvent
+    from unmask.models.laws import Verdict
 
 
 def console() -> Console:
@@ -46,7 +49,7 @@ ALIKE = "all paths are the same: with --temperature, or --select-temperature, th
 def result(found: Result) -> None:
     """The text, what it cost, and the other particles."""
     print(safe(found.text))
-    print(cost(found))
+    print(found.cost())
     if len(found.particles) > 1:
         console().print(particles(found))
         if alike(found):
@@ -57,24 +60,6 @@ def alike(found: Result) -> bool:
     """Whether nothing random made the particles differ, at any step."""
     first = found.particles[0]
     return all(one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in found.particles)
-
-
-def cost(found: Result) -> str:
-    """One line: path entropy and the three counters."""
-    parts = [
-        f"path entropy {found.path_entropy:.3f} bits",
-        many(found.steps, "step"),
-        many(found.calls, "call"),
-        many(found.evaluations, "evaluation"),
-    ]
-    if len(found.particles) > 1:
-        parts.append(f"{many(len(found.particles), 'particle')} of {many(found.lineages, 'lineage')}")
-    choice = found.recipe.build_search().choose.name
-    if choice != "entropy" and len(found.particles) > 1:
-        parts.append(f"chosen by {choice}")
-    if found.recipe.cache_block is not None:
-        parts.append("approximate: prefix cache")
-    return " · ".join(parts)
 
 
 def particles(found: Result) -> Grid:
@@ -134,6 +119,19 @@ def _written(found: re.Match[str]) -> str:
 # --- registries ------------------------------------------------------------------------------------------------------
 
 
+def listed(kind: str, entries: Sequence[dict[str, Any]], args: Namespace) -> None:
+    """All entries of a registry, or the one that the flags name; as JSON where they ask for it."""
+    chosen = entries if args.name is None else [one for one in entries if one["name"] == args.name]
+    if not chosen:
+        raise unknown(kind, args.name, [one["name"] for one in entries])
+    if args.json:
+        print(json.dumps(chosen if args.name is None else chosen[0]))
+    elif args.name is None:
+        console().print(registry(chosen))
+    else:
+        detail(chosen[0])
+
+
 def registry(entries: Sequence[dict[str, Any]]) -> Grid:
     """One line for each entry: what it is and its settings with their defaults."""
     made = grid("name", "what it is", "settings")
@@ -161,16 +159,16 @@ def detail(about: dict[str, Any]) -> None:
         print(f"{name}: {value}")
 
 
-def recipes(found: Sequence[Shipped]) -> Grid:
-    """One line for each shipped recipe."""
+def recipes(found: Sequence[NamedRecipe]) -> Grid:
+    """One line for each named recipe."""
     made = grid("name", "what it is")
     for one in found:
         made.add_row(one.name, one.about)
     return made
 
 
-def recipe(one: Shipped) -> None:
-    """A shipped recipe: its settings as a recipe file has them, and the command that runs it."""
+def recipe(one: NamedRecipe) -> None:
+    """A named recipe: its settings as a recipe file has them, and the command that runs it."""
     print(f"{one.name}: {one.about}")
     for name, value in one.settings.items():
         print(f"  {name} = {_toml(value)}")
@@ -181,32 +179,6 @@ def recipe(one: Shipped) -> None:
 
 def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
-
-
-def facts(model: Denoiser) -> dict[str, Any]:
-    """What a loaded model says about itself."""
-    more: dict[str, Any] = {}
-    if isinstance(model, Transformer):
-        weights = list(model.network.parameters())
-        more = {
-            "family": model.family,
-            "parameters": sum(weight.numel() for weight in weights),
-            "weights": f"{model.bytes / 2**30:.2f} GiB as {str(weights[0].dtype).removeprefix('torch.')}",
-            "shifted": model.shift,
-            "timed": model.timed,
-        }
-    kinds = {"Numbers": "none: text is token ids with spaces between them", "Characters": "single characters"}
-    return {
-        **more,
-        "tokenizer": kinds.get(type(model.tokenizer).__name__, "from its files"),
-        "chat template": isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None,
-        "vocabulary": model.head.width,
-        "mask": model.vocab.mask,
-        "eos": list(model.vocab.eos),
-        "absent": list(model.head.absent),
-        "limit": model.limit,
-        "device": str(model.device),
-    }
 
 
 def verdicts(found: Sequence[Verdict]) -> None:
@@ -294,6 +266,8 @@ def _follow(bar: Progress) -> OnEvent:
 
 def _counting(on_progress: Callable[[Event, int, int], None]) -> OnEvent:
     """Calls back at every start and step with the number of decided positions, and of all open ones."""
+    from unmask.decoding.trace import Canvases  # torch: a command that only prints a table does without
+
     canvases, open = Canvases(), 0
 
     def on_event(event: Event) -> None:

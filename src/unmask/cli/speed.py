@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from functools import partial
 from pathlib import Path
 
 from unmask._version import __version__
 from unmask.cli import flags, models, show
+from unmask.cli.parser import refuse
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
 from unmask.errors import InputError, unknown
-from unmask.evaluate.speed import speed
-from unmask.evaluate.speed.speed import Figures
+from unmask.evaluate.speed import measure
+from unmask.evaluate.speed.measure import Figures
 from unmask.models import Denoiser, on_device
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.made.random_sizes import SIZES, make
@@ -23,11 +24,10 @@ from unmask.report import chart
 from unmask.report.chart import Curve
 from unmask.search import SEARCHES
 
-Namespace = argparse.Namespace
 Sweep = tuple[str, list[int]]  # a setting and its values
 BENCHES = ("speed",)
 DEFAULT = "sudoku"
-USUAL = {"sampler": "uniform", "temperature": 1.0, "search": "smc"}
+DEFAULTS = {"sampler": "uniform", "temperature": 1.0, "search": "smc"}
 PARTICLES = 8  # where neither flags nor a recipe say it, and the search has any
 LONGEST = 256  # positions to decode where neither flags, size nor model say it
 SWEPT = {"particles": 1, "length": 2, "steps": 1}  # name -> the power of it that cost may grow with
@@ -56,16 +56,16 @@ def run_bench(args: Namespace) -> None:
     points = [one for some in recipes.values() for one in some if one != recipe]
     for one in points:
         _check_steps(one)
-        speed.canvas(model, one, prompt)
+        measure.canvas(model, one, prompt)
     with show.progress() as bar:
-        task = bar.add_task("", total=(1 + len(points)) * speed.stages(args.repeat))
+        task = bar.add_task("", total=(1 + len(points)) * measure.stages(args.repeat))
 
         def measured(recipe: Recipe) -> Figures:
-            def tell(stage: str) -> None:
+            def on_stage(stage: str) -> None:
                 bar.update(task, advance=1, description=f"{show.many(recipe.length or 0, 'position')}: {stage}")
 
             options = {"compile": args.compile, "repeat": args.repeat, "against": args.against}
-            return speed.measure(model, recipe, prompt, tell=tell, **options)
+            return measure.measure(model, recipe, prompt, on_stage=on_stage, **options)
 
         found = measured(recipe)
         curves = {name: [found if one == recipe else measured(one) for one in some] for name, some in recipes.items()}
@@ -84,10 +84,10 @@ def run_bench(args: Namespace) -> None:
 
 
 def _recipe(args: Namespace) -> Recipe:
-    """The flags over a recipe, or over what is usual here."""
-    search = args.search or USUAL["search"]
+    """The flags over a recipe, or over the defaults here."""
+    search = args.search or DEFAULTS["search"]
     some = "particles" in takes(SEARCHES[search]) if search in SEARCHES else False
-    recipe = flags.to_recipe(args, USUAL | ({"particles": PARTICLES} if some else {}))
+    recipe = flags.to_recipe(args, DEFAULTS | ({"particles": PARTICLES} if some else {}))
     _check_steps(recipe)
     return recipe
 
@@ -100,9 +100,7 @@ def _check_steps(recipe: Recipe) -> None:
 def _model(args: Namespace) -> Denoiser:
     if args.size is None:
         return models.load_model(args, args.model or DEFAULT)
-    for flag in ("mask_id", "tokenizer", "revision", "trust_remote_code", "shift"):
-        if getattr(args, flag) not in (None, False):
-            raise InputError(f"--{flag.replace('_', '-')} has no effect on --size", "leave it out")
+    refuse(args, ("mask_id", "tokenizer", "revision", "trust_remote_code", "shift"), "--size")
     if args.dtype is not None and args.dtype not in DTYPES:
         raise unknown("dtype", args.dtype, DTYPES)
     return make(args.size, on_device(args.size, args.device), DTYPES.get(args.dtype))
@@ -240,13 +238,13 @@ def _rest(found: Figures) -> list[str]:
     return lines + [f"note: {note}" for note in found["notes"]]
 
 
-def add_bench(parser: argparse.ArgumentParser) -> None:
+def add_bench(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="WHAT", help=" or ".join(BENCHES))
     parser.add_argument("--size", metavar="NAME", help=f"random weights instead of a model: {', '.join(SIZES)}")
     about = "given positions, of random tokens [0; llada: 256; tiny: 8]"
     parser.add_argument("--prompt", type=int, metavar="N", help=about)
     about = "compile the network that unmask is compared with, where that can be done [yes]"
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True, help=about)
+    parser.add_argument("--compile", action=BooleanOptionalAction, default=True, help=about)
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="rounds, of which the median counts [3]")
     parser.add_argument("--against", metavar="SEARCH", help="another search to time beside it, with as many particles")
     about = "measure along these values too, like particles=1,2,4 or length=64,128 or steps=8,16; several times"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import shlex
 import time
+from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,15 @@ from unmask.decoding import background
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import SETTINGS, spelled
 from unmask.errors import InputError
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate import rows
+from unmask.evaluate.rows import to_json
+from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory import report
 from unmask.evaluate.theory.calibrate import MOST, OF, Calibration, calibrate
 from unmask.evaluate.theory.reference import DRAWS, Scored, score
 from unmask.evaluate.theory.texts import pairs, read
-from unmask.evaluate.theory.theory import plain
 from unmask.models import Denoiser
 
-Namespace = argparse.Namespace
 STEPS = 32  # of a path, unless given: enough for the shape, few enough for a CPU
 TEXTS = 64  # of a file, unless given: intervals of a few percent
 ORDER = (
@@ -61,18 +59,18 @@ def run_score(args: Namespace) -> None:
     began, found = time.perf_counter(), []
     about = {"model": model.name, "recipe": recipe.to_dict(), "draws": args.draws, "version": __version__}
     size = max(1, 32 // args.draws)
-    with _rows(args.rows) as keep, show.progress() as bar:
+    with rows.started(args.rows) as keep, show.progress() as bar:
         task = bar.add_task("scoring", total=len(some))
         for begin in range(0, len(some), size):
             part = some[begin : begin + size]
             texts, prompts = [one.text for one in part], [one.prompt for one in part]
             new = score(model, texts, prompts, recipe=recipe.replace(seed=recipe.seed + begin), draws=args.draws)
-            keep({**plain(one), **about} for one in new)
+            keep({**to_json(one), **about} for one in new)
             found += new
             bar.update(task, completed=len(found))
     if args.json:
         for one in found:
-            print(json.dumps({**plain(one), **about}))
+            print(json.dumps({**to_json(one), **about}))
     else:
         _show_scores(found, recipe, args.draws, time.perf_counter() - began)
 
@@ -97,7 +95,7 @@ def _show_scores(found: list[Scored], recipe: Recipe, draws: int, seconds: float
     print(f"bits{many} · {order} · {show.many(spent, 'evaluation')} · {seconds:.1f} s")
 
 
-def add_score(parser: argparse.ArgumentParser) -> None:
+def add_score(parser: ArgumentParser) -> None:
     about = "a text, or a file with one on each line (.jsonl: objects with `text` and `prompt`); - reads standard input"
     parser.add_argument("texts", nargs="+", metavar="TEXT", help=about)
     parser.add_argument("--prompt", default="", metavar="TEXT", help="what stands before each text and is never masked")
@@ -128,7 +126,7 @@ def run_theory(args: Namespace) -> None:
             raise InputError("--background has no effect on texts with prompts", "leave it out")
         counts = Counter(table.counts)
     began = time.perf_counter()
-    with _rows(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
+    with rows.started(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
         task = bar.add_task(show.many(len(texts), "text"), total=len(texts))
         found = report.study(
             model, texts, recipe, args.draws, args.paths, lambda done, _: bar.update(task, completed=done), keep
@@ -170,7 +168,7 @@ def _show_theory(found: Row, folder: Path) -> None:
     print(f"{cost} · rows.jsonl, theory.json and theory.svg are in {str(folder)!r}")
 
 
-def add_theory(parser: argparse.ArgumentParser) -> None:
+def add_theory(parser: ArgumentParser) -> None:
     _add_data(parser)
     many = "noised states of each text, one in each part of time [16]"
     parser.add_argument("--draws", type=int, default=16, metavar="N", help=many)
@@ -198,10 +196,10 @@ def run_calibrate(args: Namespace) -> None:
     model = models.load_model(args, args.model or "text")
     texts, _ = read(model, args.data, args.window, args.limit)
     began = time.perf_counter()
-    with _rows(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
+    with rows.started(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
         task = bar.add_task("reference", total=len(texts))
 
-        def tell(what: str, done: int, total: int) -> None:
+        def on_progress(what: str, done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, description=what)
 
         found = calibrate(
@@ -213,15 +211,15 @@ def run_calibrate(args: Namespace) -> None:
             points=args.points,
             budget=args.budget,
             of=args.of,
-            tell=tell,
-            keep=lambda row: keep([plain(row)]),
+            on_progress=on_progress,
+            on_row=lambda row: keep([row]),
         )
     made = _about(args, model, recipe) | _calibrated(found, args.window) | {"seconds": time.perf_counter() - began}
-    (folder / "calibrate.json").write_text(json.dumps(plain(made), indent=1) + "\n", encoding="utf-8")
+    (folder / "calibrate.json").write_text(json.dumps(to_json(made), indent=1) + "\n", encoding="utf-8")
     report.draw_calibration(found, folder / "calibrate.svg")
     if found.end is not None:
         raise _outside(found, folder)
-    print(json.dumps(plain(made))) if args.json else _show_calibration(found, made, folder)
+    print(json.dumps(to_json(made))) if args.json else _show_calibration(found, made, folder)
 
 
 def _calibrated(found: Calibration, length: int | None) -> Row:
@@ -236,9 +234,9 @@ def _calibrated(found: Calibration, length: int | None) -> Row:
         "high": found.high,
         "end": found.end,
         "noise": nearest.half,
-        "reference": plain(mean(found.reference)),
+        "reference": to_json(mean(found.reference)),
         "curve": [
-            {"strength": strength, "path_entropy": plain(here), "gap": plain(gap)}
+            {"strength": strength, "path_entropy": to_json(here), "gap": to_json(gap)}
             for (strength, here), gap in zip(found.curve(), found.gaps(), strict=True)
         ],
         "flags": flag,
@@ -281,7 +279,7 @@ def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
     print(f"{cost} · rows.jsonl, calibrate.json and calibrate.svg are in {str(folder)!r}")
 
 
-def add_calibrate(parser: argparse.ArgumentParser) -> None:
+def add_calibrate(parser: ArgumentParser) -> None:
     _add_data(parser)
     parser.add_argument("--paths", type=int, default=4, metavar="N", help="reference paths of each text [4]")
     parser.add_argument("--most", type=float, default=MOST, metavar="X", help=f"the largest strength tried [{MOST:g}]")
@@ -302,7 +300,7 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
+def _add_data(parser: ArgumentParser) -> None:
     about = (
         "with --length: text, documents with blank lines between them, .xz and .gz too; otherwise a text on each line"
     )
@@ -327,28 +325,3 @@ def _folder(name: str) -> Path:
     except OSError as error:
         raise InputError(f"cannot write to {name!r}", str(error.strerror)) from None
     return folder
-
-
-@contextmanager
-def _rows(path: str | None) -> Iterator[Callable[[Iterable[Row]], None]]:
-    """A function that writes rows as JSON lines, where a file is given: at once, so that an interrupt keeps them."""
-    kept = 0
-    if path is not None and Path(path).is_file() and Path(path).stat().st_size:
-        raise InputError(f"{path!r} holds something already", "give another place, or take it away")
-
-    def keep(rows: Iterable[Row]) -> None:
-        nonlocal kept
-        lines = [json.dumps(row) + "\n" for row in rows]
-        if path is not None:
-            try:
-                with open(path, "a" if kept else "w", encoding="utf-8") as file:
-                    file.writelines(lines)
-            except OSError as error:
-                raise InputError(f"cannot write {path!r}", str(error.strerror)) from None
-            kept += len(lines)
-
-    try:
-        keep([])  # a file that cannot be written is refused before the long work
-        yield keep
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(*([f"{show.many(kept, 'row is', 'rows are')} in {path!r}"] if kept else [])) from None

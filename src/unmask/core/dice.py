@@ -72,6 +72,11 @@ def gumbel(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpos
     return -torch.log(-torch.log(uniform(key, slot, step, column, purpose)))
 
 
+def key(seed: int) -> int:
+    """Any integer as a key of 64 bits."""
+    return (seed + 2**63) % 2**64 - 2**63
+
+
 def words(count: int, device: torch.device) -> Tensor:  # [count] int64
     """Fixed odd 64-bit numbers, for hashing rows of tokens; a compiled step holds them."""
     return _words(count, device)

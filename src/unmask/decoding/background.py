@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from unmask.errors import InputError
 from unmask.models import BUNDLED, WEIGHTS, Denoiser
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ class Background:
             warnings.warn(f"{self.name!r} counts tokens of {self.model}, not of {model.name}", stacklevel=3)
 
 
-def count(texts: Iterable[str], encode: Callable[[str], list[int]], model: str | None = None) -> Background:
-    """Count the tokens of texts, which are those of a model."""
+def count(texts: Iterable[T], encode: Callable[[T], list[int]], model: str | None = None) -> Background:
+    """Count the tokens that `encode` makes of texts; `model` is the one that they are of."""
     counts: Counter[int] = Counter()
     for text in texts:
         counts.update(encode(text))

@@ -1,4 +1,4 @@
-"""recipes.toml, the paper's configurations -> RECIPES: name -> Shipped, a recipe with its model and its place there."""
+"""recipes.toml, the paper's configurations -> RECIPES: name -> NamedRecipe: settings, model, place in the paper."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from unmask.decoding.recipe import Recipe
+from unmask.decoding.recipe import Recipe, read_settings
 from unmask.decoding.settings import SETTINGS
+from unmask.errors import unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,7 +25,7 @@ LETTERS = {"particles": "K", "every": "Δ", "candidates": "c", "beams": "s"}  # 
 
 
 @dataclass(frozen=True)
-class Shipped:
+class NamedRecipe:
     """One way of decoding that the paper reports."""
 
     name: str
@@ -47,13 +49,22 @@ class Shipped:
         return shlex.join(words)
 
 
-def _read(text: str) -> dict[str, Shipped]:
+def settings_of(name: object) -> dict[str, Any]:
+    """The settings of a named recipe, or of a file."""
+    if isinstance(name, str) and name in RECIPES:
+        return RECIPES[name].settings
+    if not isinstance(name, str) or not (Path(name).suffix or Path(name).exists()):
+        raise unknown("recipe", name, RECIPES, "`unmask recipes` lists them")
+    return read_settings(name)
+
+
+def _read(text: str) -> dict[str, NamedRecipe]:
     """All combinations of all models."""
     made = [one for model, table in tomllib.loads(text).items() for one in _combine(model, table)]
     return {one.name: one for one in made}
 
 
-def _combine(model: str, table: Table) -> Iterator[Shipped]:
+def _combine(model: str, table: Table) -> Iterator[NamedRecipe]:
     """Tasks × rows × (no search and each search), where they go together."""
     searches = {"": {}, **table.get("searches", {})}
     for task in _columns(table.get("tasks", {})):
@@ -63,15 +74,15 @@ def _combine(model: str, table: Table) -> Iterator[Shipped]:
                 if not _fits(row, over.get("rows")) or not all(_fits(task["name"], one.get("tasks")) for one in parts):
                     continue
                 names = filter(None, (model, task["name"], row, search))
-                yield _shipped("-".join(names), table, task, parts)
+                yield _named("-".join(names), table, task, parts)
 
 
-def _shipped(name: str, table: Table, task: Table, parts: tuple[Table, Table]) -> Shipped:
+def _named(name: str, table: Table, task: Table, parts: tuple[Table, Table]) -> NamedRecipe:
     """Settings of the model, then of the task, then of the row, then of the search."""
     takes = " ".join(one.get("takes", "") for one in (table, *parts)).split()
     settings = {**table.get("all", {}), **{key: task[key] for key in takes}}
     settings |= {key: value for one in parts for key, value in one.items() if key in SETTINGS}
-    return Shipped(
+    return NamedRecipe(
         name,
         _about(table, task, parts, settings),
         table["model"],
@@ -103,4 +114,4 @@ def _fits(name: str, only: str | None) -> bool:
     return only is None or name in only.split()
 
 
-RECIPES: dict[str, Shipped] = _read(files("unmask").joinpath("decoding/recipes.toml").read_text(encoding="utf-8"))
+RECIPES: dict[str, NamedRecipe] = _read(files("unmask").joinpath("decoding/recipes.toml").read_text(encoding="utf-8"))

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from unmask.core import dice
 from unmask.core.denoiser import Chats, Denoiser
-from unmask.core.state import State, begin
-from unmask.core.turn import Sampler
+from unmask.core.sampler import Sampler
+from unmask.core.state import State, begin, padded
+from unmask.decoding.settings import DEFAULT_LENGTH
 from unmask.errors import InputError, SettingError, many
 from unmask.models import memory
 from unmask.models.cache import Cached
@@ -44,6 +46,12 @@ def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:
             "give text with holes as canvas",
         )
     return Canvas([*ids, *[denoiser.vocab.mask] * length], len(ids))
+
+
+def default_length(denoiser: Denoiser, prompts: Sequence[Text]) -> int:
+    """Positions to generate where no length is given: at most as many as fit after the longest prompt."""
+    longest = max((len(encode(denoiser, prompt)) for prompt in prompts), default=0)
+    return DEFAULT_LENGTH if denoiser.limit is None else max(1, min(DEFAULT_LENGTH, denoiser.limit - longest))
 
 
 def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
@@ -98,19 +106,23 @@ def start(
     denoiser: Denoiser, canvases: Sequence[Canvas], seeds: Sequence[int], sampler: Sampler, particles: int
 ) -> State:
     """The first State, after every check that needs no network."""
+    check_rows(denoiser, canvases, sampler, particles)
+    vocab = denoiser.vocab
+    tokens, attend = padded([canvas.tokens for canvas in canvases], vocab.pad)
+    writable = (tokens == vocab.mask) & attend
+    keys = torch.tensor([dice.key(seed) for seed in seeds])
+    tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
+    return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
+
+
+def check_rows(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampler, particles: int) -> None:
+    """Refuse rows that the model, the sampler or the memory cannot take."""
     if not canvases:
         raise InputError("there is nothing to decode", "give at least one prompt or canvas")
     longest = max(len(canvas.tokens) for canvas in canvases)
     _check_fits(denoiser, longest, "make the canvas shorter")
     _check_blocks(denoiser, canvases, sampler)
     _check_memory(denoiser, len(canvases), particles, longest)
-    vocab = denoiser.vocab
-    tokens = torch.tensor([[vocab.pad] * (longest - len(c.tokens)) + c.tokens for c in canvases])
-    attend = torch.tensor([[False] * (longest - len(c.tokens)) + [True] * len(c.tokens) for c in canvases])
-    writable = (tokens == vocab.mask) & attend
-    keys = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])  # any integer, folded into 64 bits
-    tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
-    return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
 
 
 def _check_fits(denoiser: Denoiser, length: int, way_out: str) -> None:

@@ -6,18 +6,19 @@ import dataclasses
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from inspect import Parameter
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from unmask.core.beliefs import Draw
+from unmask.core.beliefs import DrawRule
 from unmask.core.state import Vocab
 from unmask.core.step import Rules
 from unmask.decoding import settings as table
-from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, Setting, parse
+from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, Build, Registry, parse
 from unmask.errors import SettingError, unknown
 from unmask.samplers import Sampler
 from unmask.search import Search
@@ -28,34 +29,20 @@ else:
     import tomli as tomllib
 
 
-class Own(Mapping[str, Any]):
-    """Settings that are no fields of a Recipe: a mapping that cannot be changed, and has a hash."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._values.items()))
-
-    def __repr__(self) -> str:
-        return repr(self._values)
+# how the parts of a search get settings of their own
+BIND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
+    "potential": lambda one, own: dataclasses.replace(one, score=partial(one.score, **own)),
+    "scheme": lambda one, own: partial(one, **own),
+    "choose": lambda one, own: dataclasses.replace(one, pick=partial(one.pick, **own)),
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
     """None means the default of the chosen sampler or search; a setting that has no effect on them is an error.
 
-    `sampler` and `search` are names of the registries, or functions like those that the registries hold. Settings that
-    are no fields, of such functions or of one sampler alone, stand in `settings`; they may be given by name as well.
+    `sampler` and `search` are names in the registries, or functions like those in the registries. `settings` holds the
+    settings without a field: of such functions, or of one sampler alone. They may also be given by name.
     """
 
     sampler: str | Callable[..., Sampler] = "confidence"
@@ -101,33 +88,38 @@ class Recipe:
     beams: int | None = None
     candidates: int | None = None
     # settings of samplers, searches, potentials and choosers that have no field here
-    settings: Mapping[str, Any] = Own({})
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    if not TYPE_CHECKING:  # a type checker knows the fields; every other setting of the registries may be named, too
+    if not TYPE_CHECKING:  # type checkers know the fields; any other name of a setting may be given, too
 
-        def __init__(self, sampler: Any = "confidence", search: Any = "vanilla", **values: Any) -> None:
+        def __init__(self, sampler: Any = None, search: Any = None, /, **values: Any) -> None:
             own = values.pop("settings", {})
             if not isinstance(own, Mapping):
                 raise SettingError(f"settings is {own!r}", "give names and values", setting="settings")
-            for name in own.keys() & values.keys():
-                raise SettingError(f"{name} is given twice", "leave one out", setting=name)
-            values |= {"sampler": sampler, "search": search, **own}
-            for field in fields(Recipe):
-                object.__setattr__(self, field.name, values.pop(field.name, field.default))
-            object.__setattr__(self, "settings", Own({k: v for k, v in values.items() if v is not None}))
+            found = {kind: entry for kind, entry in (("sampler", sampler), ("search", search)) if entry is not None}
+            for given, value in [*values.items(), *own.items()]:
+                name = ALIASES.get(given, given)
+                if name in found:
+                    raise SettingError(f"{name} is given twice", "leave one out", setting=name)
+                found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" and type(value) is str else value
+            for one in fields(Recipe):
+                object.__setattr__(self, one.name, found.pop(one.name, one.default))
+            object.__setattr__(self, "settings", {name: value for name, value in found.items() if value is not None})
             self._check_values()
             self._check_together()
 
     def _check_values(self) -> None:
         """Give every setting its exact type; refuse one that is unknown, out of range or without effect."""
-        for kind, registry in table.registries().items():
-            entry = getattr(self, kind)
-            if callable(entry):  # an entry of the registry has the name that it has there
-                names = [name for name, build in registry.table.items() if build is entry]
-                object.__setattr__(self, kind, names[0] if names else entry)
-            elif str(entry) not in registry.table:
-                raise unknown(kind, entry, registry.table, setting=kind)
-        taken, own = self._taken, dict(self.settings)
+        for kind in ("sampler", "search"):
+            entry, names = getattr(self, kind), table.registries()[kind].table
+            if callable(entry):  # a registered function goes by its name
+                object.__setattr__(self, kind, next((name for name in names if names[name] is entry), entry))
+            elif str(entry) not in names:
+                raise unknown(kind, entry, names, setting=kind)
+        own: dict[str, Any] = dict(self.settings)
+        taken: dict[str, table.Setting] = {}
+        for kind, part in self._parts.items():
+            taken |= table.rows_of(*part, self.name(kind))
         given = {name: value for name, value in self.to_dict().items() if name not in ("sampler", "search")}
         rows = SETTINGS if given.keys() <= SETTINGS.keys() else {**table.known(), **taken}
         for name, value in given.items():
@@ -138,7 +130,7 @@ class Recipe:
                 own[name] = checked
             else:
                 object.__setattr__(self, name, checked)
-        object.__setattr__(self, "settings", Own(own))
+        object.__setattr__(self, "settings", MappingProxyType(own))
         for name in given:
             if not rows[name].general and name not in taken:
                 who = " or ".join(table.takers(name))
@@ -175,12 +167,12 @@ class Recipe:
             hint = "state entropy would leave them out; leave one of them out"
             raise SettingError(what, hint, setting="cache_block")
 
-    # --- what it stands for ---
+    # --- what it builds ---
 
     def name(self, kind: str) -> str:
         """The name of the sampler or of the search, also where that is a function of a user's own."""
         entry = getattr(self, kind)
-        return entry if isinstance(entry, str) else getattr(entry, "__name__", type(entry).__name__)
+        return str(getattr(entry, "__name__", entry))
 
     def get(self, name: str) -> Any:
         """The value of a setting, also of one that has no field; None where it is the sampler's or search's default."""
@@ -196,37 +188,40 @@ class Recipe:
 
     @cached_property
     def _sampler(self) -> Sampler:
-        made: Sampler = self._built("sampler")
+        made: Sampler = self._parts["sampler"][0](**self._given("sampler"))
         return made
 
     @cached_property
     def _search(self) -> Search:
-        made: Search = self._built("search")
+        made: Search = self._parts["search"][0](**self._given("search"))
+        for kind, bind in BIND.items():
+            if kind in self._parts and (own := self._given(kind)):
+                made = dataclasses.replace(made, **{kind: bind(getattr(made, kind), own)})
         return made
 
-    def _build(self, kind: str) -> Callable[..., Any]:
-        entry = getattr(self, kind)
-        build: Callable[..., Any] = entry if callable(entry) else table.registries()[kind].table[entry]
-        return build
+    @cached_property
+    def _parts(self) -> dict[str, tuple[Build, Registry]]:
+        """Its sampler and search, and what that search is made of: all that takes settings."""
+        found: dict[str, tuple[Build, Registry]] = {}
+        for kind, registry in table.registries().items():
+            entry = getattr(self, kind)
+            if kind not in ("sampler", "search"):  # of the search: its own default where no other is given
+                default = table.parameters(found["search"][0]).get(kind)
+                entry = default.default if default is not None and entry is None else entry
+            function = entry if callable(entry) else registry.table.get(str(entry))
+            if function is not None:
+                found[kind] = function, registry
+        return found
 
-    def _built(self, kind: str) -> Any:
-        build, given = self._build(kind), {}
-        for name, one in table.parameters(build).items():
-            value = self.get(name)
-            if value is not None:
-                given[name] = value
+    def _given(self, kind: str) -> dict[str, Any]:
+        """The settings that a part takes, as far as they differ from its defaults."""
+        (build, registry), given = self._parts[kind], {}
+        for name, one in table.parameters(build, registry.fixed).items():
+            if self.get(name) is not None:
+                given[name] = self.get(name)
             elif one.default is Parameter.empty:
                 raise SettingError(f"{kind} {self.name(kind)} needs {name}", "give it", setting=name)
-        return build(**given)
-
-    @property
-    def _taken(self) -> dict[str, Setting]:
-        """The settings that its sampler and search take."""
-        found = {}
-        for kind, registry in table.registries().items():
-            for one in table.parameters(self._build(kind)).values():
-                found[one.name] = table.row_of(one, self.name(kind), registry.group)
-        return found
+        return given
 
     def build_rules(self, vocab: Vocab, width: int) -> Rules:
         """The rest, with token names resolved and ids checked against the model's vocabulary."""
@@ -236,14 +231,18 @@ class Recipe:
         ban, late = (_ids(name, getattr(self, name), vocab, width) for name in ("ban", "late"))
         if len(set(ban) - {vocab.mask}) >= width - (vocab.mask < width):
             raise SettingError("every token is banned", "leave at least one", setting="ban")
-        draw = Draw(self.temperature, self.top_k, self.top_p, ban)
+        draw = DrawRule(self.temperature, self.top_k, self.top_p, ban)
         return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope)
 
     # --- to and from the outside ---
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, without what was built from them."""
+        return {**{one.name: getattr(self, one.name) for one in fields(self)}, "settings": dict(self.settings)}
+
     def replace(self, **changes: Any) -> Recipe:
         """A new Recipe with these settings."""
-        names = {field.name for field in fields(self)}
+        names = {one.name for one in fields(self)}
         own = {name: value for name, value in changes.items() if name not in names}
         kept = {name: value for name, value in changes.items() if name in names}
         return dataclasses.replace(self, **{"settings": {**self.settings, **own}, **kept})
@@ -251,9 +250,9 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """The settings that differ from the defaults, and always sampler and search."""
         found: dict[str, Any] = {kind: self.name(kind) for kind in ("sampler", "search")}
-        for field in fields(self)[2:-1]:
-            if getattr(self, field.name) != field.default:
-                found[field.name] = getattr(self, field.name)
+        for one in fields(self)[2:-1]:
+            if getattr(self, one.name) != one.default:
+                found[one.name] = getattr(self, one.name)
         return {**found, **self.settings}
 
     def to_text(self) -> str:
@@ -268,14 +267,8 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
-        """From names and values; the community's names are understood, an unknown one is an error."""
-        found: dict[str, Any] = {}
-        for given, value in values.items():
-            name = ALIASES.get(given, given)
-            if name in found:
-                raise SettingError(f"{name} is given twice", "leave one out", setting=name)
-            found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" and isinstance(value, str) else value
-        return cls(**found)
+        """From names and values; names of other projects are understood, an unknown one is an error."""
+        return cls(**values)
 
     @classmethod
     def from_text(cls, text: str) -> Recipe:

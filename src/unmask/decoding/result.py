@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.decoding.recipe import Recipe
+from unmask.errors import many
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,22 @@ class Result:
     def lineages(self) -> int:
         """How many of the first particles have descendants."""
         return len({particle.origin for particle in self.particles})
+
+    def cost(self) -> str:
+        """One line: path entropy, the three counters, the particles and how one of them was chosen."""
+        parts = [
+            f"path entropy {self.path_entropy:.3f} bits",
+            many(self.steps, "step"),
+            many(self.calls, "call"),
+            many(self.evaluations, "evaluation"),
+        ]
+        if len(self.particles) > 1:
+            parts.append(f"{many(len(self.particles), 'particle')} of {many(self.lineages, 'lineage')}")
+            choice = self.recipe.build_search().choose.name
+            parts += [] if choice == "entropy" else [f"chosen by {choice}"]
+        if self.recipe.cache_block is not None:
+            parts.append("approximate: prefix cache")
+        return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values."""

@@ -77,7 +77,7 @@ class Setting:
         return self.group not in (SAMPLER, SEARCH)
 
     def names(self, taker: str = "") -> list[str] | None:
-        """What it can be chosen from: by this taker, or by any; None where it is no choice."""
+        """Its choices, for this taker or for any; None if every value of its kind is allowed."""
         if self.choices is None:
             return None
         found = self.choices()
@@ -148,25 +148,27 @@ def _listed(names: Iterable[str]) -> str:
 class Registry(NamedTuple):
     """A table of functions whose parameters are settings, apart from the `fixed` first ones."""
 
-    table: Mapping[str, Any]
+    table: Mapping[str, Build]
     fixed: int
     group: str
 
 
 def registries() -> dict[str, Registry]:
-    """Kind of entry -> where its entries are."""
+    """Setting -> the functions that it names."""
     from unmask.samplers import SAMPLERS
-    from unmask.search import SEARCHES
+    from unmask.search import CHOOSERS, POTENTIALS, SCHEMES, SEARCHES
 
-    return {"sampler": Registry(SAMPLERS, 0, SAMPLER), "search": Registry(SEARCHES, 0, SEARCH)}
+    return {
+        "sampler": Registry(SAMPLERS, 0, SAMPLER),
+        "search": Registry(SEARCHES, 0, SEARCH),
+        "potential": Registry({name: one.score for name, one in POTENTIALS.items()}, 2, SEARCH),
+        "scheme": Registry(SCHEMES, 3, SEARCH),
+        "choose": Registry({name: one.pick for name, one in CHOOSERS.items()}, 2, SEARCH),
+    }
 
 
-def _samplers() -> Mapping[str, Collection[str]]:
-    return {"": registries()["sampler"].table}
-
-
-def _searches() -> Mapping[str, Collection[str]]:
-    return {"": registries()["search"].table}
+def _names_of(kind: str) -> Callable[[], Mapping[str, Collection[str]]]:
+    return lambda: {"": registries()[kind].table}
 
 
 def _rules() -> Mapping[str, Collection[str]]:
@@ -175,33 +177,15 @@ def _rules() -> Mapping[str, Collection[str]]:
     return {"p2": P2_RULES, "dream": DREAM_RULES}
 
 
-def _potentials() -> Mapping[str, Collection[str]]:
-    from unmask.search import POTENTIALS
-
-    return {"": POTENTIALS}
-
-
-def _schemes() -> Mapping[str, Collection[str]]:
-    from unmask.search import SCHEMES
-
-    return {"": SCHEMES}
-
-
-def _choosers() -> Mapping[str, Collection[str]]:
-    from unmask.search import CHOOSERS
-
-    return {"": CHOOSERS}
-
-
 # --- the table -------------------------------------------------------------------------------------------------------
 
 # fmt: off
 _TABLE: dict[str, tuple[Setting, ...]] = {
     "sampler and search": (
         Setting("sampler", str, "in which order positions are decided, and how many in a step; `unmask samplers`",
-                default="confidence", choices=_samplers, aliases=("remasking",)),
+                default="confidence", choices=_names_of("sampler"), aliases=("remasking",)),
         Setting("search", str, "how low-uncertainty paths are found; `unmask searches`",
-                default="vanilla", choices=_searches),
+                default="vanilla", choices=_names_of("search")),
     ),
     "what is decoded": (
         Setting("length", int, "positions to generate after the prompt", COUNT,
@@ -257,14 +241,14 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
                 "a quarter of the planned steps, 4 without a plan (smc)"),
         Setting("strength", float, "how much low state entropy is favoured", Range(0, 1e100),  # weights overflow there
                 "5 (smc)"),
-        Setting("potential", str, "what a particle is weighed by", choices=_potentials),
-        Setting("scheme", str, "how copies are drawn from the weights", choices=_schemes),
+        Setting("potential", str, "what a particle is weighed by", choices=_names_of("potential")),
+        Setting("scheme", str, "how copies are drawn from the weights", choices=_names_of("scheme")),
         Setting("target", float, "solve the strength for this effective sample size, a share of the particles", PART),
         Setting("below", float, "resample only where the effective sample size is under this share of the particles",
                 PART),
         Setting("reopen", float, "a copy masks this share of what it has decided again, drawn by how unlikely the "
                 "tokens were", SHARE),
-        Setting("choose", str, "what the returned particle is chosen by", choices=_choosers),
+        Setting("choose", str, "what the returned particle is chosen by", choices=_names_of("choose")),
         Setting("beams", int, "paths that are kept after each resampling", COUNT),
         Setting("candidates", int, "paths that each beam grows into", COUNT),
     ),
@@ -295,14 +279,14 @@ def takes(build: Build) -> list[str]:
 
 
 def _entries() -> Iterator[tuple[str, Build, Registry]]:
-    """Every entry of every registry."""
-    for registry in registries().values():
-        for name, entry in registry.table.items():
-            yield name, entry, registry
+    """Every function of every registry, with the name by which people know it."""
+    for kind, registry in registries().items():
+        for name, build in registry.table.items():
+            yield name if registry.fixed == 0 else f"{kind} {name}", build, registry
 
 
 def takers(name: str) -> dict[str, Any]:
-    """The samplers and searches that take this setting, each with its default."""
+    """The samplers, searches and so on that take this setting, each with its default."""
     found = [(who, parameters(build, registry.fixed).get(name)) for who, build, registry in _entries()]
     return {who: one.default for who, one in found if one is not None}
 
@@ -316,9 +300,14 @@ def known() -> dict[str, Setting]:
     """The table, and the rows of what registered functions of a user's own take besides."""
     found = dict(SETTINGS)
     for who, build, registry in _entries():
-        for name, one in parameters(build, registry.fixed).items():
-            found.setdefault(name, row_of(one, who, registry.group))
+        for row in rows_of(build, registry, who).values():
+            found.setdefault(row.name, row)
     return found
+
+
+def rows_of(build: Build, registry: Registry, who: str) -> dict[str, Setting]:
+    """The rows of all that a function takes."""
+    return {name: row_of(one, who, registry.group) for name, one in parameters(build, registry.fixed).items()}
 
 
 def row_of(one: inspect.Parameter, who: str, group: str) -> Setting:

@@ -76,7 +76,7 @@ def step_event(moment: Moment, head: Head | None = None, top: int | None = None)
             rows.tolist(),
             state.columns[rows, columns].tolist(),
             state.tokens[rows, columns].tolist(),
-            numbers(bits(moment.raw.entropy[rows, columns].double())),
+            numbers(bits(moment.beliefs.entropy[rows, columns].double())),
             strict=True,
         )
     ]
@@ -309,6 +309,10 @@ def ancestry(events: Iterable[Event]) -> list[list[int]]:
 
 # --- the events of a batch, for each of its prompts ------------------------------------------------------------------
 
+# fields of any event with one entry per prompt, and per row
+PER_PROMPT = "seeds canvases given ess strength log_evidence lineages calls evaluations chosen".split()
+PER_ROW = "h steps path_entropy log_prob surprise texts".split()
+
 
 class Parts:
     """Splits the events of a batch, in order, into the events that each prompt would have alone."""
@@ -324,55 +328,37 @@ class Parts:
         if event["event"] == "start":
             self.particles, prompts = event["particles"], len(event["canvases"])
             self.steps, self.spelt = [0] * (prompts * self.particles), [set() for _ in range(prompts)]
-            parts = [{**event, **_at(event, place, ("seeds", "canvases", "given"))} for place in range(prompts)]
-            return [self._with_words(part, place) for place, part in enumerate(parts)]
-        if event["event"] == "end":
-            return [self._end(event, place) for place in range(len(event["chosen"]))]
-        mine = self._changes(event)
-        found = [self._step(event, place, mine[place]) for place in range(len(mine))]
-        self.steps = event["steps"]
-        return [None if part is None else self._with_words(part, place) for place, part in enumerate(found)]
+        parts = [self._part(event, place) for place in range(len(self.spelt))]
+        if event["event"] == "step":
+            for row, *change in event["changes"]:
+                parts[row // self.particles]["changes"].append([row % self.particles, *change])
+            for (row, *_), log in zip(event["changes"], event.get("logprobs", []), strict="logprobs" in event):
+                parts[row // self.particles]["logprobs"].append(log)
+            before, self.steps = self.steps, event["steps"]
+            took = [before[rows] != self.steps[rows] for rows in map(self._rows, range(len(parts)))]
+        else:
+            took = [True] * len(parts)
+        return [self._with_words(part, place) if took[place] else None for place, part in enumerate(parts)]
+
+    def _rows(self, place: int) -> slice:
+        return slice(place * self.particles, (place + 1) * self.particles)
+
+    def _part(self, event: Event, place: int) -> Event:
+        """The fields of one prompt; its changes and their log-probabilities are still empty."""
+        rows = self._rows(place)
+        part = {name: value for name, value in event.items() if name != "words"}
+        part |= {name: [event[name][place]] for name in PER_PROMPT if name in event}
+        part |= {name: event[name][rows] for name in PER_ROW if name in event}
+        part |= {name: [] for name in ("changes", "logprobs") if name in event}
+        if "ancestors" in event:
+            part["ancestors"] = [row - rows.start for row in event["ancestors"][rows]]
+            if part["ancestors"] == list(range(self.particles)) and part["ess"] == [None]:  # others were resampled
+                for name in ("ancestors", "ess", "strength", "log_evidence", "lineages"):
+                    del part[name]
+        return part
 
     def _with_words(self, part: Event, place: int) -> Event:
         """The event with the strings of the tokens that are new to this prompt."""
         new = sorted((_tokens(part) & self.words.keys()) - self.spelt[place])
         self.spelt[place].update(new)
-        plain = {name: value for name, value in part.items() if name != "words"}
-        return {**plain, "words": [[token, self.words[token]] for token in new]} if new else plain
-
-    def _rows(self, place: int) -> slice:
-        return slice(place * self.particles, (place + 1) * self.particles)
-
-    def _changes(self, event: Event) -> list[list[tuple[list[Any], Any]]]:
-        """The changes of each prompt with their log-probabilities; rows count from the prompt's first row."""
-        found: list[list[tuple[list[Any], Any]]] = [[] for _ in event["calls"]]
-        logs = event.get("logprobs") or [None] * len(event["changes"])
-        for (row, *rest), log in zip(event["changes"], logs, strict=True):
-            found[row // self.particles].append(([row % self.particles, *rest], log))
-        return found
-
-    def _step(self, event: Event, place: int, changes: list[tuple[list[Any], Any]]) -> Event | None:
-        rows = self._rows(place)
-        if event["steps"][rows] == self.steps[rows]:
-            return None
-        part: Event = {"event": "step", "step": event["step"], "h": event["h"][rows]}
-        ancestors = [row - rows.start for row in event.get("ancestors", [])[rows]]
-        own = list(range(self.particles))
-        if ancestors and (ancestors != own or event["ess"][place] is not None):  # else only others were resampled
-            part["ancestors"] = ancestors
-            part |= _at(event, place, ("ess", "strength", "log_evidence", "lineages"))
-        part["changes"] = [change for change, _ in changes]
-        if "logprobs" in event:
-            part["logprobs"] = [log for _, log in changes]
-        return part | {"steps": event["steps"][rows]} | _at(event, place, ("calls", "evaluations"))
-
-    def _end(self, event: Event, place: int) -> Event:
-        names = ("path_entropy", "log_prob", "surprise", "texts", "steps")
-        rows = {name: event[name][self._rows(place)] for name in names}
-        each = _at(event, place, ("chosen", "calls", "evaluations", "log_evidence", "lineages"))
-        return {**event, **rows, **each}
-
-
-def _at(event: Event, place: int, names: Iterable[str]) -> Event:
-    """The named lists, each cut to its entry at one place."""
-    return {name: [event[name][place]] for name in names}
+        return {**part, "words": [[token, self.words[token]] for token in new]} if new else part

@@ -1,31 +1,86 @@
-"""A device -> where figures come from: versions, machine, date and commit."""
+"""A model, its data and a device -> the header of a run: what was run, where and when."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
+import re
 import subprocess
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from unmask._version import __version__
-from unmask.evaluate.speed import clock
+from unmask.models import on_device
+from unmask.tasks import files
+
+
+def header(
+    task: str,
+    model: str,
+    *,
+    weights: str | None,  # their SHA-256
+    dtype: str | None,
+    device: str,
+    data: str | None,  # how the data is named
+    file: str | Path | None,  # where it is
+    limit: int | None,
+    loading: Mapping[str, Any] | None = None,  # settings that change the loaded model
+) -> dict[str, Any]:
+    """What every run says about itself; the caller adds the recipe and the number of rows."""
+    return {
+        "task": task,
+        "model": model,
+        "weights": weights,
+        "dtype": dtype,
+        **({} if loading is None else {"loading": dict(loading)}),
+        "data": data,
+        "sha256": sha256(file),
+        "limit": limit,
+        **origin(on_device(model, device)),
+    }
+
+
+def sha256(file: str | Path | None) -> str | None:
+    """The hash of a file; `-` is standard input."""
+    return None if file is None else hashlib.sha256(files.raw(Path(file))).hexdigest()
 
 
 def origin(device: torch.device) -> dict[str, str | None]:
-    """What a run should say about itself."""
+    """Where figures come from: versions, machine, date and commit."""
     return {
         "version": __version__,
         "torch": torch.__version__,
         "device": str(device),
-        "machine": clock.machine(device),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine(device),
+        "date": date(),
         "commit": commit(),
     }
 
 
+def date() -> str:
+    """Now, in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def machine(device: torch.device) -> str:
+    """The name of a GPU, or of the processor with the number of threads that torch uses."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:  # not Linux
+        found = None
+    name = found[1].strip() if found else platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} of {os.cpu_count()} threads"
+
+
 def commit(folder: Path = Path(__file__).parents[1]) -> str | None:
-    """The commit of this code, with a + where files were changed since; None where it is in no repository."""
+    """The commit of this code, with a + where files were changed since; None outside a repository."""
     tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")  # not of a repository that holds our install
     found = None if tracked is None else _git(folder, "rev-parse", "HEAD")
     return found and found + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no", ".") else "")

@@ -1,21 +1,26 @@
-"""A file of rows <-> a header and rows, as JSON lines: whole lines, one writer at a time, resumed after any end."""
+"""JSON-lines files <-> rows: one writer at a time, whole lines only, on the disk when written, resumed after any end.
+
+JsonLines is the one rule for every file of results. `opened` and `read` add a header that says which run the rows are
+of; `started` is for files that are never resumed.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from unmask.errors import InputError, many
-from unmask.evaluate.lock import locked
 
 KIND = "unmask rows"
 Line = dict[str, Any]
-SAME = {  # what a run must have in common with the one that it goes on with, and how it is called
+SAME = {  # header fields that a resumed run must share with its file, and their names in errors
     "task": "the task",
     "model": "the model",
     "weights": "the SHA-256 of the weights",
@@ -27,144 +32,138 @@ SAME = {  # what a run must have in common with the one that it goes on with, an
     "limit": "limit",
     "recipe": "the recipe",
 }
-ORIGIN = ("version", "torch", "device", "machine", "commit")  # may change on the way, and is written down where it does
+ORIGIN = ("version", "torch", "device", "machine", "commit")  # may change on resuming; the change is recorded
 
 
-@dataclass
-class Rows:
-    """The rows of one run so far, and the file that they go to."""
-
-    header: Line
-    kept: list[Line] = field(default_factory=list)
-    file: BinaryIO | None = None
-    first: list[Line] = field(default_factory=list)  # goes to the file before the next row
-
-    def add(self, new: Iterable[Line]) -> None:
-        """Keep rows: they are on the disk when this returns."""
-        some = list(new)
-        if self.file is not None and some:
-            _append(self.file, [*self.first, *some])
-            self.first = []
-        self.kept += some
-
-    @property
-    def missing(self) -> int:
-        """How many rows the run still lacks."""
-        return int(self.header["n"]) - len(self.kept)
+# --- JSON lines ------------------------------------------------------------------------------------------------------
 
 
-def read(path: str | Path) -> Rows:
-    """A file of rows, finished or not; what follows the last newline is no row."""
+class JsonLines:
+    """A file that this process alone writes, until it is closed; nothing in it changes before the first `add`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        self.file = _opened(self.path)
+        content = self.file.read()
+        self.end = content.rfind(b"\n") + 1  # what follows is a line that was cut off
+        self.lines, self.torn = parsed(content), content[self.end :]
+        self.fresh = True
+
+    def add(self, lines: Iterable[Line]) -> None:
+        """Append lines; they are on the disk when this returns."""
+        self.end = _write(self.file, self.end, lines)
+        if self.fresh and os.name == "posix":
+            _sync_folder(Path(self.path).resolve().parent)
+        self.fresh = False
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+
+def append(path: str | Path, lines: Iterable[Line]) -> None:
+    """Append lines to a file that several runs share; it is locked while this writes."""
+    with _opened(str(path), wait=True) as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        if file.read() not in (b"", b"\n"):  # the last line was cut off
+            file.seek(0)
+            end = file.read().rfind(b"\n") + 1
+        _write(file, end, lines)
+
+
+def _write(file: IO[bytes], end: int, lines: Iterable[Line]) -> int:
+    """Write lines at `end`, where the last whole line ends; returns the new end."""
     try:
-        content = Path(path).read_bytes()
+        file.truncate(end)
+        file.seek(end)
+        file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
     except OSError as error:
-        raise InputError(f"cannot read {str(path)!r}", str(error.strerror)) from None
-    found = _parsed(content, str(path))
-    if found is None:
-        raise InputError(f"{str(path)!r} is empty", "`unmask eval … --rows FILE` writes rows")
-    return found
+        raise InputError("cannot write the rows", f"{error.strerror}; earlier rows are kept") from None
 
 
-def check_place(path: str | None) -> None:
-    """Refuse a place where no rows can go, before anything is read."""
-    if path is not None:
-        _open(path).close()
+def parsed(content: bytes) -> list[Line | None]:
+    """The objects of all whole lines; None for a line that is not a JSON object."""
+    return [_object(line) for line in content.split(b"\n")[:-1]]
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses as objects, and null for numbers that JSON cannot hold."""
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: to_json(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {name: to_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def locked(file: IO[Any], wait: bool = False) -> bool:
+    """Lock an open file until it is closed or the process ends; False where another has it locked."""
+    if sys.platform == "win32":  # has no such locks
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # nor have some file systems
+    return True
 
 
 @contextmanager
-def opened(path: str | None, header: Line) -> Iterator[Rows]:
-    """The rows of a run, those of before included; without a path they are kept in memory only."""
-    header = json.loads(json.dumps({"kind": KIND, **header}))  # as it is read again
+def started(path: str | None) -> Iterator[Callable[[Iterable[Line]], None]]:
+    """A function that appends rows to a new file; without a path it stores nothing."""
     if path is None:
-        yield Rows(header)
+        yield lambda rows: None
         return
-    with _open(path) as file:
-        content = file.read()
-        found = _parsed(content, path)
-        if found is None or not found.kept:  # nothing to lose
-            found, whole, begun = Rows(header), 0, [header]
-        else:
-            _fits(found.header, header, path)
-            whole, begun = content.rfind(b"\n") + 1, []
-            found.first = _elsewhere(found.header, header)
-        if whole < len(content):
-            file.truncate(whole)
-        file.seek(whole)
-        _append(file, begun)
-        _settle(path)
-        found.file = file
+    with JsonLines(path) as file:
+        if file.end or file.torn:
+            raise InputError(f"{path!r} is not empty", "give another file, or delete it")
+        kept = 0
+
+        def store(rows: Iterable[Line]) -> None:
+            nonlocal kept
+            some = [to_json(row) for row in rows]
+            file.add(some)
+            kept += len(some)
+
         try:
-            yield found
+            yield store
         except KeyboardInterrupt:
-            said = f"{many(len(found.kept), 'row is', 'rows are')} in {path!r}, the same command goes on"
-            raise KeyboardInterrupt(*([said] if found.kept else [])) from None
+            raise KeyboardInterrupt(*([f"{many(kept, 'row is', 'rows are')} in {path!r}"] if kept else [])) from None
 
 
-# --- the file --------------------------------------------------------------------------------------------------------
-
-
-def _open(path: str) -> BinaryIO:
+def _opened(path: str, wait: bool = False) -> IO[bytes]:
     """A file to read and append to, which no other run has open."""
     place = Path(path)
     try:
         if place.exists() and not place.is_file():
-            raise InputError(f"{path!r} is no file", "rows need one that can be read again")
+            raise InputError(f"{path!r} is not a regular file", "rows need one that can be read again")
         binary = getattr(os, "O_BINARY", 0)  # of Windows
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | binary, 0o666), "r+b")
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise InputError(f"cannot write {path!r}", getattr(error, "strerror", None) or str(error)) from None
-    if not locked(file):
+    if not locked(file, wait):
         file.close()
         raise InputError(f"another run is writing {path!r}", "wait for it, or give another file for the rows")
     return file
 
 
-def _append(file: BinaryIO, lines: Iterable[Line]) -> None:
-    try:
-        file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    except OSError as error:
-        raise InputError("cannot write the rows", f"{error.strerror}; those of before are kept") from None
-
-
-def _settle(path: str) -> None:
+def _sync_folder(folder: Path) -> None:
     """Have the name of a new file on the disk, too."""
-    if os.name == "posix":
-        folder = os.open(Path(path).resolve().parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-# --- what is in it ---------------------------------------------------------------------------------------------------
-
-
-def _parsed(content: bytes, path: str) -> Rows | None:
-    """Header and rows; None where there is nothing yet, or no whole header."""
-    *lines, torn = content.split(b"\n")
-    if not lines:
-        if torn and not torn.startswith(b'{"kind": "unmask'[: len(torn)]):
-            raise _foreign(path)
-        return None
-    header = _object(lines[0])
-    if header is None or header.get("kind") != KIND or not isinstance(header.get("n"), int):
-        raise _foreign(path)
-    found: dict[int, Line] = {}
-    for number, line in enumerate(lines[1:], 2):
-        row = _object(line)
-        if row is not None and isinstance(row.get("resumed"), dict):
-            header = header | row["resumed"]
-        elif row is None or not isinstance(row.get("number"), int) or row["number"] in found:
-            raise InputError(f"line {number} of {path!r} is no row, or one that was there", "give another file")
-        else:
-            found[row["number"]] = row
-    return Rows(header, list(found.values()))
-
-
-def _foreign(path: str) -> InputError:
-    return InputError(f"{path!r} holds something else than rows of `unmask eval`", "give another file")
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _object(line: bytes) -> Line | None:
@@ -175,29 +174,165 @@ def _object(line: bytes) -> Line | None:
     return found if isinstance(found, dict) else None
 
 
-def _fits(there: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
-    """Refuse to go on with another run, and say what differs."""
+# --- the rows of a run -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question, the answer to it, and what it cost."""
+
+    task: str
+    number: int
+    id: str
+    seed: int
+    puzzle: str | None  # the text of a puzzle
+    prompt: str | None  # the beginning of the SHA-256 of a prompt
+    text: str  # everything that was decoded
+    answer: str | None  # the answer found in it
+    as_published: bool  # the verdict of the public grader
+    strict: bool  # whether it is right, also where it differs from the reference answer
+    fault: str | None  # why it could not be graded to the end
+    path_entropy: float  # bits
+    steps: int
+    calls: int
+    evaluations: int
+    tokens: int  # positions that were decided
+    seconds: float  # its share of the batch
+    surprise: float | None = None  # nats a position; None in rows of older versions
+
+
+KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str}
+KINDS |= {"str | None": (str, type(None)), "float | None": (int, float, type(None))}
+
+
+@dataclass
+class Rows:
+    """The rows of one run so far, and the file that they go to."""
+
+    header: Line
+    kept: list[Line] = field(default_factory=list)
+    file: JsonLines | None = None
+    first: list[Line] = field(default_factory=list)  # goes to the file before the next row
+
+    def add(self, new: Iterable[Line]) -> None:
+        """Keep rows: they are on the disk when this returns."""
+        some = list(new)
+        if self.file is not None and some:
+            self.file.add([*self.first, *some])
+            self.first = []
+        self.kept += some
+
+    @property
+    def missing(self) -> int:
+        """How many rows the run still lacks."""
+        return int(self.header["n"]) - len(self.kept)
+
+    def graded(self, path: str) -> list[Row]:
+        """The rows by number, of a run that graded answers; `path` names the file in errors."""
+        for line in self.kept:
+            _check(line, self.header, path)
+        return sorted((Row(**line) for line in self.kept), key=lambda row: row.number)
+
+
+def read(path: str | Path) -> Rows:
+    """A file of rows, finished or not; a line that was cut off is left out."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}", str(error.strerror)) from None
+    found = _run(parsed(content), content[content.rfind(b"\n") + 1 :], str(path))
+    if found is None:
+        raise InputError(f"{str(path)!r} is empty", "`unmask eval … --rows FILE` writes rows")
+    return found
+
+
+def check_place(path: str | None) -> None:
+    """Refuse a file that cannot hold rows, before the long work."""
+    if path is not None:
+        _opened(path).close()
+
+
+@contextmanager
+def opened(path: str | None, header: Line) -> Iterator[Rows]:
+    """The rows of a run, resumed from its file; without a path they are kept in memory only."""
+    header = json.loads(json.dumps({"kind": KIND, **header}))  # as it will be read again
+    if path is None:
+        yield Rows(header)
+        return
+    with JsonLines(path) as file:
+        found = _run(file.lines, file.torn, path)
+        if found is None or not found.kept:  # nothing to lose
+            found, file.end = Rows(header), 0
+            file.add([header])
+        else:
+            _check_same(found.header, header, path)
+            file.add([])
+            found.first = _moved(found.header, header)
+        found.file = file
+        try:
+            yield found
+        except KeyboardInterrupt:
+            said = f"{many(len(found.kept), 'row is', 'rows are')} in {path!r}, the same command resumes it"
+            raise KeyboardInterrupt(*([said] if found.kept else [])) from None
+
+
+def _run(lines: list[Line | None], torn: bytes, path: str) -> Rows | None:
+    """Header and rows; None where there is not yet a whole header."""
+    foreign = InputError(f"{path!r} holds something else than rows of `unmask eval`", "give another file")
+    if not lines:
+        if torn and not torn.startswith(b'{"kind": "unmask'[: len(torn)]):
+            raise foreign
+        return None
+    header = lines[0]
+    if header is None or header.get("kind") != KIND or not isinstance(header.get("n"), int):
+        raise foreign
+    found: dict[int, Line] = {}
+    for number, row in enumerate(lines[1:], 2):
+        if row is not None and isinstance(row.get("resumed"), dict):
+            header = header | row["resumed"]
+        elif row is None or not isinstance(row.get("number"), int) or row["number"] in found:
+            raise InputError(f"line {number} of {path!r} is not a row, or repeats one", "give another file")
+        else:
+            found[row["number"]] = row
+    return Rows(header, list(found.values()))
+
+
+def _check(line: Line, header: Line, path: str) -> None:
+    """Refuse a row that lacks a field, or has one of another type."""
+    needed = {field.name: KINDS[str(field.type)] for field in fields(Row)}
+    lost = [field.name for field in fields(Row) if field.default is MISSING and field.name not in line]
+    if "strict" in lost or "text" in lost:
+        why = f"its task is {header.get('task')}, version {header.get('version')}"
+        raise InputError(f"{path!r} holds no graded answers", why)
+    wrong = [name for name, value in line.items() if name not in needed or not isinstance(value, needed[name])]
+    if lost or wrong:
+        what = f"has no {lost[0]!r}" if lost else f"has an unknown or wrong {wrong[0]!r}"
+        raise InputError(f"row {line['number']} of {path!r} {what}", "it was changed, or made by another version")
+
+
+def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
+    """Refuse to resume another run, and say what differs."""
     same_weights = there.get("weights") is not None and there["weights"] == here.get("weights")
     found = []
     for name, words in SAME.items():
         one, two = there.get(name), here.get(name)
         if name == "recipe" and isinstance(one, dict) and isinstance(two, dict):
             keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
-            found += [f"{key} is {_said(one.get(key))} there and {_said(two.get(key))} here" for key in keys]
+            found += [f"{key} is {_short(one.get(key))} there and {_short(two.get(key))} here" for key in keys]
         elif one != two and not (name == "model" and same_weights):
-            found.append(f"{words} is {_said(one)} there and {_said(two)} here")
+            found.append(f"{words} is {_short(one)} there and {_short(two)} here")
     if found:
         raise InputError(f"{path!r} holds rows of another run: {'; '.join(found)}", "give another file for the rows")
 
 
-def _elsewhere(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[Line]:
-    """A line that says where a run goes on, if not where it was."""
+def _moved(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[Line]:
+    """A line that says where a run is resumed, if its origin changed."""
     origin = {name: here.get(name) for name in ORIGIN}
     if origin == {name: there.get(name) for name in ORIGIN}:
         return []
     return [{"resumed": origin | {"date": here.get("date")}}]
 
 
-def _said(value: object) -> str:
+def _short(value: object) -> str:
     text = "not given" if value is None else str(value)
     return text if len(text) <= 40 else text[:12] + "…"

@@ -1,4 +1,4 @@
-"""Recipe × Task × model -> rows: what was said, both verdicts on it, its path entropy and what it cost."""
+"""Recipe × Task × model -> rows: the decoded answer, both verdicts on it, its path entropy and its cost."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from unmask.decoding.prompt import Text, from_prompt
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, ModelError, UnmaskError
-from unmask.evaluate.rows import Rows
+from unmask.evaluate.batch import size as rows_at_once
+from unmask.evaluate.rows import Row, Rows
 from unmask.evaluate.stats import auroc, wilson
 from unmask.tasks import Example, Task, puzzle_of, sandbox
 
-TOGETHER = {"cpu": 32, "cuda": 4096}  # rows of a puzzle decoded at a time: on a CPU more of them are no faster
 MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
-PROMPTED = {"cpu": 8, "cuda": 32}  # rows of a text: its canvases are longer, and its models larger
 
 
 @dataclass(frozen=True)
 class Question:
-    """One example as a model is asked it."""
+    """One example and the prompt or canvas that is made of it."""
 
     number: int  # its place in the file, from 0
     example: Example
@@ -33,36 +32,12 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One question, the answer to it, and what it cost."""
-
-    task: str
-    number: int
-    id: str
-    seed: int
-    puzzle: str | None  # of a puzzle, its text
-    prompt: str | None  # of a text, the beginning of its SHA-256
-    text: str  # all that was said
-    answer: str | None  # what it says is the answer
-    as_published: bool  # the verdict of the public grader
-    strict: bool  # it is right, whatever right answer others have in mind
-    fault: str | None  # why it could not be graded to the end
-    path_entropy: float  # bits
-    steps: int
-    calls: int
-    evaluations: int
-    tokens: int  # positions that were decided
-    seconds: float  # its share of the batch
-    surprise: float | None = None  # nats a position; None in rows that were written without it
-
-
-@dataclass(frozen=True)
 class Sifted:
-    """Questions, and what was found about some of them, by their number in the file from 1."""
+    """The questions of a file, and remarks by their number in it, from 1."""
 
     fit: list[Question]  # there is something to solve
     skipped: dict[int, str]  # why there is not
-    strange: dict[int, str]  # what is unusual about some that fit
+    strange: dict[int, str]  # remarks on some that fit
 
     def remark(self) -> str | None:
         """All that was found, in one line."""
@@ -75,7 +50,7 @@ class Sifted:
 
 
 def named(found: Mapping[int, str], most: int = 4) -> str:
-    """The first of some numbers, with what is said about them."""
+    """The first few numbers, with the remark on each."""
     some = [f"number {number} ({why})" for number, why in list(found.items())[:most]]
     return ", ".join(some) + (f" and {len(found) - most} more" if len(found) > most else "")
 
@@ -84,14 +59,14 @@ def named(found: Mapping[int, str], most: int = 4) -> str:
 
 
 def canvases(task: Task, examples: Sequence[Example]) -> list[Question]:
-    """What a model of a puzzle's own tokens is given."""
+    """The canvases for a model of a puzzle's own tokens."""
     kind = puzzle_of(task)
     boards = [kind.canvas(kind.parse(example.fields["input"])) for example in examples]
     return [Question(place, *pair) for place, pair in enumerate(zip(examples, boards, strict=True))]
 
 
 def sift(task: Task, questions: Sequence[Question]) -> Sifted:
-    """Tell puzzles with something to solve from the others."""
+    """Separate the puzzles with something to solve from the others."""
     found = Sifted([], {}, {})
     kind = puzzle_of(task)
     for one in questions:
@@ -109,16 +84,16 @@ def sift(task: Task, questions: Sequence[Question]) -> Sifted:
 
 
 def prompts(task: Task, examples: Sequence[Example], shown: Sequence[Sequence[Example]], chat: bool) -> list[Question]:
-    """What a language model is given; `shown` are the worked examples of each question."""
+    """The prompts for a language model; `shown` are the worked examples of each question."""
     asked = replace(task, chat=chat)
     pairs = enumerate(zip(examples, shown, strict=True))
     return [Question(place, example, asked.prompt(example, worked)) for place, (example, worked) in pairs]
 
 
 def suits(task: Task, model: Denoiser) -> None:
-    """Refuse a model of other tokens for a puzzle."""
+    """Refuse a model whose tokens are not those of the puzzle."""
     if model.vocab.mask != puzzle_of(task).mask:
-        raise ModelError(f"{model.name} is no model of {task.name}", f"train one with `unmask train {task.name}`")
+        raise ModelError(f"{model.name} is not a model of {task.name}", f"train one with `unmask train {task.name}`")
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
@@ -146,7 +121,8 @@ def run(
         suits(task, model)
     elif recipe.length is None:
         recipe = recipe.replace(length=task.length)
-    size = batch or together(task, model, recipe)
+    kind = "prompt" if task.puzzle is None else "puzzle"
+    size = batch or rows_at_once(kind, model.device, recipe.build_search().particles)
     grade = grader(task, insist)
     parts = [questions[begin : begin + size] for begin in range(0, len(questions), size)]
     todo = [part for part in parts if any(one.number not in done for one in part)]
@@ -184,14 +160,8 @@ def resume(
     run(task, model, questions, recipe, done=done, batch=batch, insist=insist, on_rows=store, on_event=on_event)
 
 
-def together(task: Task, model: Denoiser, recipe: Recipe) -> int:
-    """How many questions are decoded at a time."""
-    most = (PROMPTED if task.puzzle is None else TOGETHER).get(model.device.type, 32)
-    return max(1, most // recipe.build_search().particles)
-
-
 def _encoded(task: Task, model: Denoiser, recipe: Recipe, question: Question) -> list[int]:
-    """The prompt as ids, if there is room for it and an answer; a canvas as it is."""
+    """The prompt as ids, if there is room for it and an answer; a canvas is ids already."""
     if task.puzzle is not None:
         return list(question.ask)  # type: ignore[arg-type]
     try:
@@ -260,7 +230,7 @@ def check(task: Task, insist: bool = False) -> None:
 
 
 def grader(task: Task, insist: bool = False) -> Grade:
-    """What gives both verdicts, and why a text could not be graded to the end; programs run in the sandbox."""
+    """A function: both verdicts, and why a text could not be graded to the end; programs run in the sandbox."""
 
     def grade(text: str, example: Example) -> tuple[bool, bool, str | None]:
         ends: list[str] = []

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
-    """A small network of random weights over letters, digits and a few signs: no sense, but every code path."""
+    """A small network of random weights over letters, digits and a few signs, for tests: it writes nonsense."""
     return random_transformer(device, dtype)
 
 
@@ -77,9 +77,9 @@ def load(
 ) -> Denoiser:
     """The denoiser of this name: one of MODELS, a directory with config.json and safetensors, or a hub id.
 
-    `dtype` None is the model's own. `mask_id` is for checkpoints that do not say which token is the mask, `tokenizer`
-    names a directory or hub id with the tokenizer where the checkpoint has none. `trust_remote_code` runs code of the
-    checkpoint through transformers, for layouts that unmask does not know; `shift` then says that output i belongs
+    `dtype` None is the model's own. `mask_id` is for checkpoints that do not name their mask, `tokenizer`
+    is a directory or hub id with a tokenizer for checkpoints without one. `trust_remote_code` runs code of the
+    checkpoint through transformers, for layouts that unmask does not know; `shift` then means that output i belongs
     to token i + 1. `progress` is called with the bytes read so far and in all.
     """
     name = _name(name)
@@ -108,7 +108,7 @@ def load(
 def fingerprint(
     name: str | os.PathLike[str], revision: str | None = None, progress: Progress | None = None
 ) -> str | None:
-    """SHA-256 of a model's weights, its files one after the other by name; None where they are in no file."""
+    """SHA-256 of a model's weights, its files in the order of their names; None for a model without files."""
     name = _name(name)
     directory = WEIGHTS / name if name in MODELS else _directory(name, revision)
     files = sorted(directory.glob("model*.safetensors"))
@@ -142,12 +142,12 @@ def load_tokenizer(
 def _name(given: object) -> str:
     name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(name, str):
-        raise ModelError(f"{given!r} is no name of a model", "give a name of `unmask models`, a directory or a hub id")
+        raise ModelError(f"{given!r} is not a model's name", "give a name of `unmask models`, a directory or a hub id")
     return name
 
 
 def _directory(name: str, revision: str | None = None, files: list[str] = MODEL) -> Path:
-    """A directory as it is; a hub id downloaded."""
+    """The directory of this name, or the one that a hub id is downloaded to."""
     path, here = Path(name).expanduser(), local(name, revision)
     if here is not None:
         return here
@@ -174,7 +174,7 @@ def _borrowed(directory: Path) -> Path | None:
 
 
 def on_device(name: str, device: str | torch.device) -> torch.device:
-    """The device, where torch has it; `name` is what should go there."""
+    """The device, if torch has it; `name` is the model that it is for, for the error."""
     try:
         place = torch.device(device)
         torch.empty(0, device=place)

@@ -35,21 +35,21 @@ def render(template: str, messages: Sequence[Message], names: Mapping[str, str])
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which products and sums of texts and numbers stay small."""
+    """Jinja's sandbox with bounded products and sums."""
 
     intercepted_binops = frozenset({"*", "**", "+"})
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         sizes = [len(part) if isinstance(part, str | list | tuple) else part for part in (left, right)]
         if operator == "**" or any(isinstance(size, int) and abs(size) > LONGEST for size in sizes):
-            raise jinja2.TemplateError(f"what {operator} makes may be too large")
+            raise jinja2.TemplateError(f"the result of {operator} may be too large")
         if operator == "*" and all(isinstance(size, int) for size in sizes) and abs(sizes[0] * sizes[1]) > LONGEST:
-            raise jinja2.TemplateError("a product too large")
+            raise jinja2.TemplateError("the product is too large")
         return super().call_binop(context, operator, left, right)
 
 
 def _sandbox() -> _Sandbox:
-    """No attribute that starts with an underscore, no change to what it is given, no long range."""
+    """No attribute that starts with an underscore, no change to its arguments, no long range."""
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
@@ -70,7 +70,7 @@ def _to_json(
 
 
 class _Generation(Extension):
-    """{% generation %} marks what an assistant says, for training; here it is written like all the rest."""
+    """{% generation %} marks the assistant's text, for training; here it is rendered like the rest."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja declares it
 

@@ -54,7 +54,7 @@ Pair = tuple[Tensor, Tensor]  # keys and values [B, H, L, d]
 
 @dataclass(frozen=True)
 class Kept:
-    """Keys and values of all layers, row by row; for each row, those before `end` stand in for fresh ones."""
+    """Keys and values of all layers, row by row; for each row, those before `end` replace fresh ones."""
 
     layers: tuple[Pair, ...]
     end: Tensor  # [B] int64
@@ -126,7 +126,7 @@ def _norm(shape: Shape) -> nn.Module:
 
 
 def _spread(x: Tensor, many: int) -> Tensor:  # [R, H, L, d] -> [R, H * many, L, d]
-    """Each key and value head once for every query head that shares it."""
+    """Each key and value head, repeated for every query head that shares it."""
     return x if many == 1 else x[:, :, None].expand(-1, -1, many, -1, -1).flatten(1, 2)
 
 
@@ -147,7 +147,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [R, H, S, d]
 
 
 class Network(nn.Module):
-    """Tokens and their columns -> hidden states. The head's weights live here; `read` applies them where asked."""
+    """Tokens and their columns -> hidden states. It holds the head's weights; `core.beliefs` applies them."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -190,6 +190,11 @@ class Network(nn.Module):
         last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)
         return _modulated(self.norm(x), last), used
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scaled logits in float32, for training; decoding applies the head only where it is asked to."""
+        weight, bias = (self.embed.weight, None) if self.shape.tied else (self.head.weight, self.head.bias)
+        return F.linear(hidden, weight, bias).float() * self.shape.logit_scale
+
     def _embed(self, tokens: Tensor, columns: Tensor) -> Tensor:
         x = torch.as_tensor(self.embed(tokens))
         at, side = columns.clamp(min=0), self.shape.places
@@ -204,7 +209,7 @@ class Network(nn.Module):
     def waves(self, columns: Tensor) -> Pair | None:
         """Cosines and sines [R, 1, L, d/2] of the rotary angles of columns.
 
-        Made inside of what is compiled, they would be made again wherever they are used.
+        Inside the compiled part they would be computed again wherever they are used.
         """
         if self.shape.position != "rotary":
             return None
@@ -221,7 +226,7 @@ class Network(nn.Module):
         cos, sin = (None, None) if waves is None else (wave[:, :, start:] for wave in waves)
         length, device = columns.shape[1], columns.device
         if attend is not None:
-            # A padding row may see itself, so that no softmax is empty; nobody sees it.
+            # A padding position attends to itself, so that no softmax is empty; no other position attends to it.
             itself = torch.eye(length, dtype=torch.bool, device=device)[start:]
             seen = attend[:, None, None, :] | itself
         if kept is not None:
@@ -238,7 +243,7 @@ class Network(nn.Module):
 
 
 def _table(rows: int, width: int) -> nn.Embedding:
-    """An embedding whose weights are yet to be written: to draw them would even load torch's compiler."""
+    """An embedding of unwritten weights; drawing them would even load torch's compiler."""
     return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
@@ -250,7 +255,7 @@ def parameter_shapes(shape: Shape) -> Mapping[str, torch.Size]:
 
 
 def empty(shape: Shape, device: str | torch.device, dtype: torch.dtype) -> Network:
-    """A Network whose weights are yet to be written; nothing is drawn from the global generator."""
+    """A Network of unwritten weights; nothing is drawn from the global generator."""
     with torch.device("meta"):
         network = Network(shape).to(dtype)
     return network.to_empty(device=device).requires_grad_(False).eval()

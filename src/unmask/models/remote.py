@@ -1,12 +1,11 @@
-"""A checkpoint in a layout that unmask does not know -> Remote: its own code runs, through transformers."""
+"""A checkpoint in a layout that unmask does not know -> Remote: its own code runs, by transformers."""
 
 from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,7 +15,8 @@ from unmask.core.denoiser import Head, Tokenizer
 from unmask.core.state import State, Vocab
 from unmask.errors import InputError, ModelError, guarded
 from unmask.models.files.hub import download, is_hub_id, local
-from unmask.models.tokenizers import Numbers
+from unmask.models.files.pretrained import chosen_mask
+from unmask.models.tokenizers import FileTokenizer, Numbers
 
 # The classes with a head come first: some checkpoints offer their bare backbone as AutoModel.
 CLASSES = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
@@ -45,7 +45,7 @@ class Remote:
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
         """Logits of these rows. Rows of one length run together, without their padding and without a mask.
 
-        Some codes ignore an attention mask, some turn causal when they are given one; none sees padding here.
+        Some models ignore an attention mask, others turn causal when given one; here none sees padding.
         """
         tokens, padding = state.tokens[rows], (~state.attend[rows]).sum(1)  # [R, L], [R]
         widths = sorted(set(padding.tolist()))
@@ -66,37 +66,20 @@ class Remote:
         return torch.cat([logits[:, :1], logits[:, :-1]], 1) if self.shift else logits
 
 
-@dataclass(frozen=True, eq=False)
-class RemoteTokenizer:
-    """A tokenizer of transformers, used like a FileTokenizer: no token is added to what a text says."""
+class RemoteTokenizer(FileTokenizer):
+    """A tokenizer of transformers."""
 
-    inner: Any
+    def _encoded(self, text: str) -> Iterable[int]:
+        ids: list[int] = self.fast.encode(text, add_special_tokens=False)
+        return ids
 
-    def encode(self, text: str) -> list[int]:
-        with guarded(f"the tokenizer cannot read {text[:40]!r}", InputError):
-            return [int(token) for token in self.inner.encode(text, add_special_tokens=False)]
+    def _decoded(self, ids: list[int]) -> str:
+        return str(self.fast.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-    def decode(self, ids: list[int]) -> str:
-        known = [i for i in ids if 0 <= i < self.size]
-        with guarded(f"the tokenizer cannot write {known[:8]}", InputError):
-            return str(self.inner.decode(known, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    @property
-    def template(self) -> str | None:
-        return str(self.inner.chat_template) if self.inner.chat_template else None
-
-    @cached_property
-    def size(self) -> int:
-        """One more than the highest id."""
-        return max(self.inner.get_vocab().values(), default=-1) + 1
-
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
-        if self.template is None:
-            raise InputError("this model has no chat template", "leave chat out and write the whole prompt")
+    def _rendered(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
         turns = [dict(message) for message in messages]
         with guarded("the chat template refuses these messages", InputError):
-            return str(self.inner.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+            return str(self.fast.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -131,14 +114,14 @@ def from_remote_code(
             config.use_cache = False  # every call sees the whole canvas
         model = getattr(transformers, best).from_pretrained(place, config=config, **{kind: dtype or "auto"}, **source)
         model = model.to(device).eval().requires_grad_(False)
-        speaks = any(transformers.utils.has_file(place, file, revision=source["revision"]) for file in TOKENIZER)
-        pieces = transformers.AutoTokenizer.from_pretrained(place, **source) if speaks else None
+        has_words = any(transformers.utils.has_file(place, file, revision=source["revision"]) for file in TOKENIZER)
+        pieces = transformers.AutoTokenizer.from_pretrained(place, **source) if has_words else None
     rows = _rows(model, config)
-    mask = _mask((config, pieces), rows, mask_id)
+    mask = chosen_mask(mask_id, _ids("mask_token_id", (config, pieces), rows), rows)
     width = _probe(name, model, mask, device)
     eos = _ids("eos_token_id", (config, getattr(model, "generation_config", None), pieces), width)
     pad = (*_ids("pad_token_id", (config, pieces), rows or width), *eos, 0)[0]
-    words: Tokenizer = Numbers() if pieces is None else RemoteTokenizer(pieces)
+    words: Tokenizer = Numbers() if pieces is None else RemoteTokenizer(pieces, pieces.chat_template)
     return Remote(model, Vocab(mask, eos, pad), Head(width), words, name, device, _limit(config), shift)
 
 
@@ -147,27 +130,12 @@ def _version(transformers: Any) -> tuple[int, ...]:
 
 
 def _rows(model: Any, config: Any) -> int | None:
-    """How many tokens can be embedded; None where the code does not say."""
+    """The rows of the embedding; None where the code does not say."""
     try:
         return int(model.get_input_embeddings().weight.shape[0])
     except (AttributeError, NotImplementedError, TypeError):
         found = getattr(config, "vocab_size", None)
         return found if type(found) is int else None
-
-
-def _mask(sources: Sequence[Any], rows: int | None, given: int | None) -> int:
-    """The mask id: as given, or from the config, or from the tokenizer."""
-    if given is not None:
-        if type(given) is not int or given < 0 or (rows is not None and given >= rows):
-            way_out = "token ids start at 0" if rows is None else f"token ids go from 0 to {rows - 1}"
-            raise ModelError(f"mask_id is {given!r}", way_out)
-        return given
-    for found in _ids("mask_token_id", sources, rows):
-        return found
-    raise ModelError(
-        "neither config.json nor the tokenizer names a mask token",
-        "give its id as mask_id; a model without one is no masked diffusion model",
-    )
 
 
 def _ids(field: str, sources: Sequence[Any], below: int | None) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +55,7 @@ class Numbers:
 
 @dataclass(frozen=True, eq=False)
 class FileTokenizer:
-    """A tokenizer from files. No token is added to what a text says; a chat template writes its own."""
+    """A tokenizer from files. No special token is added to a text; a chat template writes its own."""
 
     fast: Any  # tokenizers.Tokenizer
     template: str | None = None
@@ -63,23 +63,23 @@ class FileTokenizer:
 
     def encode(self, text: str) -> list[int]:
         with guarded(f"the tokenizer cannot read {text[:40]!r}", InputError):
-            return list(self.fast.encode(text, add_special_tokens=False).ids)
+            return [int(token) for token in self._encoded(text)]
 
     def decode(self, ids: list[int]) -> str:
         known = [i for i in ids if 0 <= i < self.size]
         with guarded(f"the tokenizer cannot write {known[:8]}", InputError):
-            return str(self.fast.decode(known, skip_special_tokens=True))
+            return self._decoded(known)
 
     @cached_property
     def size(self) -> int:
         """One more than the highest id."""
-        return max(self.fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        return max(self.fast.get_vocab().values(), default=-1) + 1
 
     def id(self, text: str) -> int | None:
         """The id of one token."""
         try:
             found = self.fast.token_to_id(text)
-        except UnicodeEncodeError:  # half a character: JSON can say it, no token is it
+        except UnicodeEncodeError:  # half a surrogate pair, which JSON can hold and no token is
             return None
         return None if found is None else int(found)
 
@@ -87,9 +87,19 @@ class FileTokenizer:
         """The dialogue as the checkpoint's template writes it, up to where the answer begins."""
         if self.template is None:
             raise InputError("this model has no chat template", "leave chat out and write the whole prompt")
+        return self._rendered(self.template, messages)
+
+    def _encoded(self, text: str) -> Iterable[int]:
+        ids: list[int] = self.fast.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _decoded(self, ids: list[int]) -> str:
+        return str(self.fast.decode(ids, skip_special_tokens=True))
+
+    def _rendered(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
         from unmask.models.chat import render  # jinja2 is loaded by the first chat
 
-        return render(self.template, messages, self.names)
+        return render(template, messages, self.names)
 
 
 # --- from files ------------------------------------------------------------------------------------------------------
@@ -111,66 +121,50 @@ def read_tokenizer(directory: Path) -> FileTokenizer | None:
         fast = Fast.from_buffer(text)
         fast.no_padding()
         fast.no_truncation()
-        if getattr(fast.model, "dropout", None):  # for training: it would cut the same text differently each time
+        if getattr(fast.model, "dropout", None):  # for training: it would split the same text differently each time
             fast.model.dropout = None
     return FileTokenizer(fast, _template(directory, settings), _names(directory, settings))
 
 
 def _from_parts(directory: Path, merges: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What tokenizer.json would say: byte-level BPE as Qwen2 does it, with the added tokens of either config."""
+    """The tokenizer.json that is missing: byte-level BPE as in Qwen2, with the added tokens of either config."""
     added, ordinary = _ids(directory, "added_tokens.json"), set()
     table = settings.get("added_tokens_decoder")
     for number, about in (table if isinstance(table, dict) else {}).items():
         if isinstance(about, dict) and isinstance(about.get("content"), str) and re.fullmatch("[0-9]{1,9}", number):
             added[about["content"]] = int(number)
-            if about.get("special") is False:  # like <tool_call>: part of what is written
+            if about.get("special") is False:  # like <tool_call>: part of the text
                 ordinary.add(about["content"])
     lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
-    return byte_level(_ids(directory, "vocab.json"), lines, added, QWEN2, ordinary)
+    return byte_level(_ids(directory, "vocab.json"), lines, added, ordinary)
 
 
 def _ids(directory: Path, name: str) -> dict[str, int]:
     """Text -> id, from a file; nothing where there is none."""
     table = read_json(directory, name) or {}
     if not all(type(number) is int and number >= 0 for number in table.values()):
-        raise ModelError(f"{name} holds something else than token ids", "download it again")
+        raise ModelError(f"{name} holds values that are not token ids", "download it again")
     return table
 
 
 def byte_level(
-    vocabulary: Mapping[str, int],
-    merges: Sequence[str],
-    added: Mapping[str, int],
-    cut: str | None = None,
-    ordinary: Collection[str] = (),
+    vocabulary: Mapping[str, int], merges: Sequence[str], added: Mapping[str, int], ordinary: Collection[str] = ()
 ) -> dict[str, Any]:
-    """A tokenizer.json of byte-level BPE. `added` tokens are special unless `ordinary`; `cut` is a pattern."""
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut is None}
-    split = {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False}
+    """A tokenizer.json of byte-level BPE that splits text like Qwen2; `added` tokens are special unless `ordinary`."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": False}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **dict.fromkeys(("truncation", "padding", "post_processor")),
         "added_tokens": [
             {"id": number, "content": text, **flags, "special": text not in ordinary}
             for text, number in sorted(added.items(), key=lambda item: item[1])
         ],
-        "normalizer": None if cut is None else {"type": "NFC"},
-        "pre_tokenizer": level if cut is None else {"type": "Sequence", "pretokenizers": [split, level]},
-        "post_processor": None,
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, level]},
         "decoder": level,
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "vocab": {**vocabulary, **added},
-            "merges": list(merges),
-        },
+        "model": {"type": "BPE", "vocab": {**vocabulary, **added}, "merges": list(merges)},
     }
 
 

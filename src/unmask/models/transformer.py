@@ -89,9 +89,17 @@ class Transformer:
             self._same[length] = columns, self.network.waves(columns)
         return self._same[length]
 
+    @property
+    def recordable(self) -> bool:
+        return True
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.compiled is not None
+
     @cached_property
-    def recorded(self) -> list[Any]:
-        """What `replay` has recorded of walks with this network."""
+    def recordings(self) -> list[Any]:
+        """Recorded steps of walks with this network."""
         return []
 
     @cached_property
@@ -109,7 +117,7 @@ def random_transformer(
     heads: int = 4,
     limit: int = 4096,
 ) -> Transformer:
-    """A small network of random weights over letters, digits and a few signs: no sense, but every code path."""
+    """A small network of random weights over letters, digits and a few signs, for tests: it writes nonsense."""
     alphabet = string.ascii_lowercase + string.digits + " .,\n"
     mask, eos = len(alphabet) + 1, len(alphabet)
     network = empty(Shape(len(alphabet) + 2, width, layers, heads, 4 * width, tied=True, logit_scale=0.3), "cpu", dtype)

@@ -11,7 +11,7 @@ from pathlib import Path
 from unmask.decoding import trace as traces
 from unmask.decoding.result import Particle, Result
 from unmask.decoding.trace import Event
-from unmask.errors import InputError, many
+from unmask.errors import InputError
 from unmask.report import chart
 from unmask.report.page import report
 
@@ -35,7 +35,7 @@ class Shown:
 def show(result: Result, trace: str | Path | None = None) -> None:
     """Display the result in a notebook, or print it; with a trace file, also the replay."""
     replay = "" if trace is None else frame(_events(result, trace))
-    shown = Shown(f"{result.text}\n{_cost(result)}", html(result) + replay)
+    shown = Shown(f"{result.text}\n{result.cost()}", html(result) + replay)
     if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
         from IPython.display import display  # only where it is running already
 
@@ -52,7 +52,7 @@ def html(result: Result) -> str:
     text = f'<pre style="white-space:pre-wrap">{escape(result.text)}</pre>'
     curves = [[(float(x), h) for x, h in enumerate(one.state_entropy) if h is not None] for one in result.particles]
     picture = chart.small("state entropy, 0 to {:.3g} bits, by step", curves, result.chosen)
-    return f"<div>{text}<p>{escape(_cost(result))}</p>{picture}{table}</div>"
+    return f"<div>{text}<p>{escape(result.cost())}</p>{picture}{table}</div>"
 
 
 def frame(events: Sequence[Event], high: int = 900) -> str:
@@ -70,13 +70,6 @@ def _events(result: Result, trace: str | Path) -> list[Event]:
     if start["particles"] != k or not any(texts[place * k : (place + 1) * k] == mine for place in places):
         raise InputError(f"{str(trace)!r} is the trace of another decode", "give the file that this one wrote")
     return events
-
-
-def _cost(result: Result) -> str:
-    """One line: path entropy and the counters."""
-    cost = f"{many(result.steps, 'step')} · {many(result.evaluations, 'evaluation')}"
-    line = f"path entropy {result.path_entropy:.3f} bits · {cost}"
-    return line if len(result.particles) == 1 else f"{line} · {len(result.particles)} particles"
 
 
 def _row(place: int, one: Particle, chosen: bool) -> str:

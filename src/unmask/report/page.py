@@ -15,7 +15,7 @@ from typing import Any
 
 from unmask.core.denoiser import Tokenizer
 from unmask.core.state import Vocab
-from unmask.decoding.trace import Event, ending, spelling
+from unmask.decoding.trace import PER_PROMPT, Event, ending, spelling
 from unmask.errors import InputError, many
 
 WEB = Path(__file__).parent / "web"  # the live page loads the same files as modules
@@ -170,74 +170,48 @@ def _words(event: Event) -> Event:
     return {"words": found} if found else {}
 
 
-def _start(event: Event, _: Event) -> Event:
+def _start(event: Event, start: Event) -> Event:
     canvases = [[_whole(token) for token in canvas] for canvas in event["canvases"]]
-    particles, prompts = _whole(event["particles"]), len(event["canvases"])
-    if not canvases or not all(canvases) or particles < 1:
+    if not canvases or not all(canvases) or _whole(event["particles"]) < 1:
         raise Damage("it has no canvas or no particles")
     return {
         "model": _text(event.get("model", "a model")),
         "recipe": {_text(name): _setting(value) for name, value in event.get("recipe", {}).items()},
-        # as text: JavaScript rounds integers above 2^53
-        "seeds": [str(_whole(seed)) for seed in _sized(event, "seeds", prompts)] if "seeds" in event else [],
-        "particles": particles,
+        "particles": event["particles"],
         "mask": _whole(event["mask"]),
         "canvases": canvases,
-        "given": [_whole(given) for given in _sized(event, "given", prompts)] if "given" in event else [0] * prompts,
+        "seeds": [],
+        "given": [0] * len(canvases),
+        **_lists(event, start),
     }
 
 
 def _step(event: Event, start: Event) -> Event:
-    widths = [len(canvas) for canvas in start["canvases"]]
-    k, rows = start["particles"], len(widths) * start["particles"]
+    widths, k = [len(canvas) for canvas in start["canvases"]], start["particles"]
     for row, column, *_ in event["changes"]:
-        if not 0 <= row < rows or not 0 <= column < widths[row // k]:
+        if not 0 <= row < len(widths) * k or not 0 <= column < widths[row // k]:
             raise Damage(f"it changes column {column!r} of row {row!r}, which does not exist")
-    found: Event = {
-        "h": [_number(h) for h in _sized(event, "h", rows)],
-        "changes": [[row, column, _whole(token), _number(h)] for row, column, token, h in event["changes"]],
-        **{
-            name: [_whole(one) for one in _sized(event, name, len(widths))]
-            for name in ("calls", "evaluations")
-            if name in event
-        },
-    }
-    if event.get("ancestors") is not None:
-        found["ancestors"] = [_whole(ancestor) for ancestor in _sized(event, "ancestors", rows)]
-        for row, ancestor in enumerate(found["ancestors"]):
-            if ancestor // k != row // k:
-                raise Damage(f"row {row} has the ancestor {ancestor}, a row of another prompt")
-    return found
+    for row, ancestor in enumerate(event.get("ancestors") or []):
+        if _whole(ancestor) // k != row // k:
+            raise Damage(f"row {row} has the ancestor {ancestor}, a row of another prompt")
+    changes = [[row, column, _whole(token), _number(h)] for row, column, token, h in event["changes"]]
+    return {**_lists(event, start), "changes": changes}
 
 
 def _end(event: Event, start: Event) -> Event:
-    prompts, rows = len(start["canvases"]), len(start["canvases"]) * start["particles"]
-    kinds: dict[str, tuple[int, Callable[[Any], Any]]] = {
-        "chosen": (prompts, _whole),
-        "path_entropy": (rows, _total),
-        "log_prob": (rows, _total),
-        "surprise": (rows, _total),
-        "texts": (rows, _text),
-        "steps": (rows, _whole),
-        "calls": (prompts, _whole),
-        "evaluations": (prompts, _whole),
-        "log_evidence": (prompts, _total),
-        "lineages": (prompts, _whole),
-        "answers": (rows, _text),  # of puzzles
-        "faults": (rows, lambda value: None if value is None else _text(value)),  # null for a right answer
-    }
-    found: Event = {
-        name: [kind(one) for one in _sized(event, name, size)]
-        for name, (size, kind) in kinds.items()
-        if name in event or name == "chosen"
-    }
+    found = _lists(event, start)
     if any(not 0 <= chosen < start["particles"] for chosen in found["chosen"]):
         raise Damage(f"it chooses particle {max(found['chosen'])} of {start['particles']}")
     choose = {"choose": _text(event["choose"])} if "choose" in event else {}
     return {**found, **choose, "seconds": _total(event.get("seconds"))}
 
 
-PACKERS: dict[str, Callable[[Event, Event], Event]] = {"start": _start, "step": _step, "end": _end}
+def _lists(event: Event, start: Event) -> Event:
+    """The fields of an event with one entry per prompt or per row, as far as it has them."""
+    prompts = len(start["canvases"])
+    sizes = {name: prompts if name in PER_PROMPT else prompts * start["particles"] for name in LISTS[event["event"]]}
+    present = [name for name in sizes if event.get(name) is not None or name in ("h", "chosen")]
+    return {name: [LISTS[event["event"]][name](one) for one in _sized(event, name, sizes[name])] for name in present}
 
 
 def _sized(event: Event, name: str, size: int) -> list[Any]:
@@ -276,3 +250,17 @@ def _number(value: Any) -> float | None:
 def _total(value: Any) -> float | None:
     """A number of the whole walk; null for an undefined one, such as a mean over zero steps."""
     return None if isinstance(value, float) and not math.isfinite(value) else _number(value)
+
+
+PACKERS: dict[str, Callable[[Event, Event], Event]] = {"start": _start, "step": _step, "end": _end}
+# the lists of each kind of event, with the check of an entry
+LISTS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "start": {"seeds": lambda seed: str(_whole(seed)), "given": _whole},  # text: JavaScript rounds above 2^53
+    "step": {"h": _number, "calls": _whole, "evaluations": _whole, "ancestors": _whole},
+    "end": {
+        **dict.fromkeys(("chosen", "steps", "calls", "evaluations", "lineages"), _whole),
+        **dict.fromkeys(("path_entropy", "log_prob", "surprise", "log_evidence"), _total),
+        **dict.fromkeys(("texts", "answers"), _text),  # answers of puzzles
+        "faults": lambda fault: None if fault is None else _text(fault),  # null for a right answer
+    },
+}

@@ -1,1 +1,1 @@
-"""Requests in OpenAI's words -> decoding in batches -> answers that carry their path entropy. Needs `unmask[serve]`."""
+"""Requests in OpenAI's format -> decoding in batches -> responses with their path entropy. Needs `unmask[serve]`."""

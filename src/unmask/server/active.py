@@ -1,4 +1,4 @@
-"""One order on its way: its jobs in the queue, what they say, and the answer, at once or as a stream."""
+"""One request in progress: its choices in the queue, their messages, and the response, whole or as a stream."""
 
 from __future__ import annotations
 
@@ -12,200 +12,203 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from unmask.decoding.trace import Canvases, Event
-from unmask.server.answer import Said, Writer, logprobs, number, path, said, whole
-from unmask.server.batcher import Batcher, Done, Heard, Job, late
+from unmask.server.answer import ChoiceText, Writer, choice_text, logprobs, number, path_field, request_field
+from unmask.server.batcher import Batcher, Decoded, Message, QueuedChoice, late
 from unmask.server.limits import Refusal, refusal
-from unmask.server.request import Order
-from unmask.server.stream import Settled, sse
+from unmask.server.request import ParsedRequest
+from unmask.server.stream import SentText, sse
 
-PENDING = 10_000  # events that a reader may be behind
+PENDING = 10_000  # unread events of a request
 Found = TypeVar("Found")
+Indexed = tuple[int, Event | Decoded]  # a message, and the index of its choice
 
 
-class Visit:
-    """The jobs of an order, from the first to the last thing that they say."""
+class ActiveRequest:
+    """The choices of a request, from the queue to their last message."""
 
-    def __init__(self, order: Order, batcher: Batcher, events: bool = False) -> None:
-        self.order, self.batcher = order, batcher
+    def __init__(self, request: ParsedRequest, batcher: Batcher, events: bool = False) -> None:
+        self.request, self.batcher, self.writer = request, batcher, Writer(request)
         self.loop = asyncio.get_running_loop()
-        self.box: asyncio.Queue[tuple[int, Heard]] = asyncio.Queue()
+        self.messages: asyncio.Queue[tuple[int, Message]] = asyncio.Queue()
         self.deadline = time.monotonic() + batcher.limits.seconds
-        self.canvases = [Canvases() for _ in order.choices]
-        listens = events or order.stream or order.logprobs is not None
-        self.jobs = [self._job(index, listens) for index in range(len(order.choices))]
+        self.canvases = [Canvases() for _ in request.choices]
+        self.texts: dict[int, ChoiceText] = {}  # of the decoded choices, by index
+        wants_events = events or request.stream or request.logprobs is not None
+        self.queued = [self._queued(index, wants_events) for index in range(len(request.choices))]
 
-    def _job(self, index: int, listens: bool) -> Job:
-        order, choice = self.order, self.order.choices[index]
+    def _queued(self, index: int, wants_events: bool) -> QueuedChoice:
+        request, choice = self.request, self.request.choices[index]
 
-        def hear(heard: Heard) -> None:  # in the batcher's thread
-            if isinstance(heard, dict) and self.box.qsize() > PENDING:
-                job.finish(Refusal(408, "the events were not read in time", "read faster", code="timeout"))
+        def on_message(message: Message) -> None:  # in the batcher's thread
+            if isinstance(message, dict) and self.messages.qsize() > PENDING:
+                queued.close(Refusal(408, "the events were not read in time", "read faster", code="timeout"))
                 return
             try:
-                self.loop.call_soon_threadsafe(self.box.put_nowait, (index, heard))
-            except RuntimeError:  # the loop is closed: nobody listens
-                job.over = True
+                self.loop.call_soon_threadsafe(self.messages.put_nowait, (index, message))
+            except RuntimeError:  # the loop is closed
+                queued.closed = True
 
-        job = Job(
-            order.name,
+        queued = QueuedChoice(
+            request.name,
             choice.ids,
-            order.prompted,
-            order.recipe,
+            request.prompted,
+            request.recipe,
             choice.seed,
             len(choice.canvas.tokens),
             self.deadline,
-            hear,
-            listens,
-            order.logprobs,
+            on_message,
+            wants_events,
+            request.logprobs,
         )
-        return job
+        return queued
 
-    def begin(self) -> None:
-        """Queue the jobs."""
-        self.batcher.submit(self.jobs)
+    def submit(self) -> None:
+        """Queue the choices."""
+        self.batcher.submit(self.queued)
 
-    def end(self) -> None:
-        """Whatever is still under way is not wanted any more."""
-        self.batcher.cancel(self.jobs)
+    def cancel(self) -> None:
+        """Cancel the choices that are still open."""
+        self.batcher.cancel(self.queued)
 
-    async def next(self) -> tuple[int, Event | Done]:
-        """What a job says next; what went wrong is raised."""
+    async def next(self) -> Indexed:
+        """The next message; an error is raised."""
         try:
-            index, heard = await asyncio.wait_for(self.box.get(), max(0.0, self.deadline - time.monotonic()))
+            index, message = await asyncio.wait_for(self.messages.get(), max(0.0, self.deadline - time.monotonic()))
         except asyncio.TimeoutError:
-            self.batcher.cancel(self.jobs, "late")
+            self.batcher.cancel(self.queued, "late")
             raise late(self.batcher.limits) from None
-        if isinstance(heard, BaseException):
-            raise refusal(heard)
-        return index, heard
+        if isinstance(message, BaseException):
+            raise refusal(message)
+        return index, message
 
-    async def first(self) -> list[tuple[int, Event | Done]]:
-        """What is said until the first step is taken: an error before it still has a status of its own."""
-        said = [await self.next()]
-        while isinstance(said[-1][1], dict) and said[-1][1]["event"] == "start":
-            said.append(await self.next())
-        return said
+    async def first(self) -> list[Indexed]:
+        """The messages up to the first step: an error before it can still have an HTTP status."""
+        found = [await self.next()]
+        while isinstance(found[-1][1], dict) and found[-1][1]["event"] == "start":
+            found.append(await self.next())
+        return found
 
-    async def _from(self, first: list[tuple[int, Event | Done]]) -> AsyncIterator[tuple[int, Event | Done]]:
-        """What was said already, then whatever follows."""
+    async def _from(self, first: list[Indexed]) -> AsyncIterator[Indexed]:
+        """The first messages, then all others."""
         for message in first:
             yield message
         while True:
             yield await self.next()
 
-    async def answer(self, writer: Writer) -> dict[str, Any]:
-        """All of it, at once."""
-        found: dict[int, Said] = {}
-        while len(found) < len(self.jobs):
-            index, heard = await self.next()
-            if isinstance(heard, Done):
-                found[index] = self.said(index, heard)
-            else:
-                self.canvases[index].apply(heard)
-        return writer.answer([found[index] for index in range(len(self.jobs))])
+    async def answer(self) -> dict[str, Any]:
+        """The whole response."""
+        while len(self.texts) < len(self.queued):
+            self._receive(*await self.next())
+        return self.writer.answer([self.texts[index] for index in range(len(self.queued))])
 
-    def said(self, index: int, done: Done) -> Said:
-        """One choice, and its tokens counted."""
-        order = self.order
-        one = said(order, order.choices[index], done, self.canvases[index])
-        self.batcher.metrics.add("unmask_tokens_total", one.decided, kind="shown")
-        return one
+    def _receive(self, index: int, message: Event | Decoded) -> None:
+        """Apply an event to the canvases of its choice, or keep the text of a decoded choice."""
+        if not isinstance(message, Decoded):
+            self.canvases[index].apply(message)
+            return
+        choice = self.request.choices[index]
+        text = self.texts[index] = choice_text(self.request, choice, message, self.canvases[index])
+        self.batcher.metrics.tokens.labels(kind="shown").inc(text.decided)
 
-    async def stream(self, writer: Writer, first: list[tuple[int, Event | Done]]) -> AsyncIterator[bytes]:
-        """Chunks as OpenAI sends them: text as it settles, or the events of a search and then its text."""
+    async def stream(self, first: list[Indexed]) -> AsyncIterator[bytes]:
+        """Chunks as OpenAI sends them: text once it is final, or the events of a search and then its text."""
+        request = self.request
+        pairs = zip(request.choices, self.canvases, strict=True)
+        sent = [SentText(choice, canvases, request.model, request.stop) for choice, canvases in pairs]
         try:
-            found: dict[int, Said] = {}
-            order = self.order
-            pairs = zip(order.choices, self.canvases, strict=True)
-            settled = [Settled(choice, canvases, order.model, order.stop) for choice, canvases in pairs]
-            async for index, heard in self._from(first):
-                for chunk in self._chunks(writer, index, heard, settled[index], found):
+            async for index, message in self._from(first):
+                self._receive(index, message)
+                if isinstance(message, Decoded):
+                    chunks = self._last_chunks(index, sent[index])
+                else:
+                    chunks = self._chunks(index, message, sent[index])
+                for chunk in chunks:
                     yield sse(chunk)
-                if len(found) == len(self.jobs):
+                if len(self.texts) == len(self.queued):
                     break
-            if self.order.usage:
-                yield sse(writer.last(list(found.values())))
+            if request.include_usage:
+                yield sse(self.writer.last(list(self.texts.values())))
             yield sse("[DONE]")
         except Refusal as error:
             yield sse(error.body)
 
-    def _chunks(
-        self, writer: Writer, index: int, heard: Event | Done, settled: Settled, found: dict[int, Said]
-    ) -> list[dict[str, Any]]:
-        """What one thing that a job says becomes."""
-        order = self.order
-        if not isinstance(heard, Done):
-            self.canvases[index].apply(heard)
-            chunks = [writer.chunk(index, role=True)] if order.chat and heard["event"] == "start" else []
-            if not order.settles:
-                return [*chunks, writer.chunk(index, unmask={"event": clean(heard, order, index)})]
-            text, places = settled.more()
-            if text or (places and order.logprobs is not None):
-                chunks.append(writer.chunk(index, text, logprobs(order, settled.known, places)))
-            return chunks
-        one = found[index] = self.said(index, heard)
-        text, places = settled.rest(one.known.spelling, len(one.text))
-        chunks = [writer.chunk(index, text, logprobs(order, one.known, places))] if text or places else []
-        last = writer.chunk(index, finish=one.finish, unmask=path(heard, order.choices[index].riddle))
-        if len(found) == len(self.jobs):
-            last["unmask"] = whole(order, [found[place].done for place in sorted(found)])
+    def _chunks(self, index: int, event: Event, sent: SentText) -> list[dict[str, Any]]:
+        """The chunks of one event."""
+        request, writer = self.request, self.writer
+        chunks = [writer.chunk(index, role=True)] if request.chat and event["event"] == "start" else []
+        if not request.streams_text:
+            return [*chunks, writer.chunk(index, unmask={"event": public(event, request, index)})]
+        text, places = sent.more()
+        if text or (places and request.logprobs is not None):
+            chunks.append(writer.chunk(index, text, logprobs(request, sent.known, places)))
+        return chunks
+
+    def _last_chunks(self, index: int, sent: SentText) -> list[dict[str, Any]]:
+        """The rest of a decoded choice, and its finish reason; the last choice also has the figures of the request."""
+        request, one = self.request, self.texts[index]
+        text, places = sent.rest(one.known.spelling, len(one.text))
+        chunks = [self.writer.chunk(index, text, logprobs(request, one.known, places))] if text or places else []
+        field = path_field(one.decoded, request.choices[index].puzzle)
+        last = self.writer.chunk(index, finish=one.finish, unmask=field)
+        if len(self.texts) == len(self.queued):
+            last["unmask"] = request_field(request, [self.texts[place].decoded for place in sorted(self.texts)])
         return [*chunks, last]
 
-    async def paths(self, first: list[tuple[int, Event | Done]]) -> AsyncIterator[bytes]:
-        """The events of a trace."""
+    async def paths(self, first: list[Indexed]) -> AsyncIterator[bytes]:
+        """The events of a trace; the end event waits for the result, whose verdicts it holds."""
+        puzzle, end = self.request.choices[0].puzzle, None
         try:
-            riddle, end = self.order.choices[0].riddle, None
-            async for index, heard in self._from(first):
-                if isinstance(heard, Done):
+            async for index, message in self._from(first):
+                if isinstance(message, Decoded):
                     assert end is not None
-                    yield sse({**end, **({} if riddle is None else riddle.verdicts(heard.result))}, "end")
+                    yield sse({**end, **({} if puzzle is None else puzzle.verdicts(message.result))}, "end")
                     break
-                event = clean(heard, self.order, index)
+                event = public(message, self.request, index)
                 if event["event"] == "end":
-                    end = event  # until the result is there, too
+                    end = event
                 else:
                     yield sse(event, event["event"])
         except Refusal as error:
             yield sse(error.body, "error")
 
 
-def clean(event: Event, order: Order, index: int) -> Event:
-    """An event as it is sent: with the seed in its recipe, and null for what is not finite."""
+def public(event: Event, request: ParsedRequest, index: int) -> Event:
+    """An event as it is sent: with the seed in its recipe, and null for numbers that are not finite."""
     if event["event"] == "start":
-        recipe = {**event["recipe"], "seed": order.choices[index].seed}
-        return {**event, "model": order.name, "recipe": recipe}
+        recipe = {**event["recipe"], "seed": request.choices[index].seed}
+        return {**event, "model": request.name, "recipe": recipe}
     if event["event"] == "end":
         return {**event, **{name: [number(one) for one in event[name]] for name in ("path_entropy", "log_evidence")}}
     return event
 
 
-class Stream(StreamingResponse):
-    """A stream of server-sent events; when it ends, however it ends, so does the visit."""
+class EventStream(StreamingResponse):
+    """A stream of server-sent events; the request is cancelled when it ends for any reason."""
 
-    def __init__(self, visit: Visit, content: AsyncIterator[bytes]) -> None:
+    def __init__(self, active: ActiveRequest, content: AsyncIterator[bytes]) -> None:
         super().__init__(content, media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        self.visit = visit
+        self.active = active
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self.visit.end()
+            self.active.cancel()
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, Found]) -> Found:
-    """What the work gives, unless the client hangs up before."""
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Found]) -> Found:
+    """The value of the work, unless the client disconnects first."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise Refusal(499, "the client has left")
+        raise Refusal(499, "the client has disconnected")
     finally:
         task.cancel()
         gone.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""An Order and its results -> OpenAI's objects: completions, chats, their chunks; each with an `unmask` field."""
+"""A ParsedRequest and its results -> OpenAI's objects: completions, chats, their chunks; each with a field `unmask`."""
 
 from __future__ import annotations
 
@@ -10,104 +10,86 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask._version import __version__
-from unmask.decoding.decode import Result
 from unmask.decoding.trace import Canvases
-from unmask.server.batcher import Done
-from unmask.server.puzzle import Riddle
-from unmask.server.request import Choice, Order
+from unmask.server.batcher import Decoded
+from unmask.server.puzzle import ParsedPuzzle
+from unmask.server.replies import ParticleReply, PathReply
+from unmask.server.request import Choice, ParsedRequest
 from unmask.server.stream import Spelling, Tokens, cut, visible
 
-MARK = f"unmask-{__version__}"  # the system_fingerprint
+FINGERPRINT = f"unmask-{__version__}"
 
 
 @dataclass(frozen=True)
-class Said:
-    """One choice, decoded."""
+class ChoiceText:
+    """The text of a decoded choice."""
 
     text: str
     known: Tokens
     tokens: int  # that begin before the text ends
     decided: int  # those of them that were not given
     finish: str
-    done: Done
+    decoded: Decoded
 
 
-def said(order: Order, choice: Choice, done: Done, canvases: Canvases) -> Said:
-    """What a result says: up to the end of the sequence, or to a stop sequence."""
-    result, mask = done.result, order.model.vocab.mask
-    columns = visible(result.tokens, choice, order.model.vocab)
+def choice_text(request: ParsedRequest, choice: Choice, decoded: Decoded, canvases: Canvases) -> ChoiceText:
+    """The text of a result, up to the end of the sequence or to a stop sequence."""
+    result, mask, tokenizer = decoded.result, request.model.vocab.mask, request.model.tokenizer
+    columns = visible(result.tokens, choice, request.model.vocab)
     ids = [result.tokens[at] for at in columns]
-    whole, spelling, tokens = order.model.tokenizer.decode(ids), Spelling(order.model.tokenizer), len(ids)
-    end = cut(whole, order.stop)
-    if end < len(whole) or order.stream or order.logprobs is not None:
+    whole, spelling, tokens = tokenizer.decode(ids), Spelling(tokenizer), len(ids)
+    end = cut(whole, request.stop)
+    if end < len(whole) or request.stream or request.logprobs is not None:
         spelling.add(ids)
         spelling.finish()
         tokens = spelling.tokens(end) if end < len(whole) else tokens
     holes = choice.canvas.tokens.count(mask)
-    full = len(columns) >= holes and end == len(whole) and not order.whole
-    logs = {} if order.logprobs is None else canvases.logprobs[result.chosen]
+    full = len(columns) >= holes and end == len(whole) and not request.is_canvas
+    logs = {} if request.logprobs is None else canvases.logprobs[result.chosen]
     decided = sum(choice.canvas.tokens[at] == mask for at in columns[:tokens])
-    return Said(whole[:end], Tokens(spelling, columns, logs), tokens, decided, "length" if full else "stop", done)
+    known = Tokens(spelling, columns, logs)
+    return ChoiceText(whole[:end], known, tokens, decided, "length" if full else "stop", decoded)
 
 
 # --- unmask's own field ----------------------------------------------------------------------------------------------
 
 
-def number(value: float) -> float | None:
-    """For JSON; what is not finite is null."""
-    return value if math.isfinite(value) else None
+def number(value: Any) -> Any:
+    """A value for JSON; null for a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def curve(path: Sequence[float | None]) -> list[float | None]:
-    """State entropies as far as the path goes: without the steps after its end, which had nothing masked."""
+    """The state entropies of a path, without the steps after its end."""
     end = max((step + 1 for step, h in enumerate(path) if h is not None), default=0)
     return list(path[:end])
 
 
-def path(done: Done, riddle: Riddle | None) -> dict[str, Any]:
-    """What is known of the path of a choice, and of its answer to a puzzle. Entropies are bits."""
-    result = done.result
-    return {
-        "path_entropy": number(result.path_entropy),
-        "surprise": number(result.best.surprise),
-        "state_entropy": curve(result.best.state_entropy),
-        "steps": result.steps,
-        "calls": result.calls,
-        "evaluations": result.evaluations,
-        "seed": result.seed,
-        "chosen": result.chosen,
-        "lineages": result.lineages,
-        "log_evidence": number(result.log_evidence),
-        "seconds": result.seconds,
-        "waited": done.waited,
-        "batch": done.batch,
-        "particles": [
-            {
-                "text": one.text,
-                "path_entropy": number(one.path_entropy),
-                "surprise": number(one.surprise),
-                "steps": one.steps,
-                "origin": one.origin,
-            }
-            for one in result.particles
-        ],
-        **({} if riddle is None else riddle.verdict(result)),
-    }
+def path_field(decoded: Decoded, puzzle: ParsedPuzzle | None) -> dict[str, Any]:
+    """The path of a choice, and the verdict on its answer to a puzzle: the fields of PathReply. Entropies are bits."""
+    result = decoded.result
+    whole = {**result.to_dict(), "waited": decoded.waited, "batch": decoded.batch, "surprise": result.best.surprise}
+    found = {name: number(whole[name]) for name in PathReply.model_fields if name in whole}
+    found["state_entropy"] = curve(result.best.state_entropy)
+    found["particles"] = [
+        {name: number(one[name]) for name in ParticleReply.model_fields} for one in whole["particles"]
+    ]
+    return {**found, **({} if puzzle is None else puzzle.verdict(result))}
 
 
-def whole(order: Order, dones: Sequence[Done]) -> dict[str, Any]:
-    """What a request cost, and the surest of its choices."""
-    entropies = [done.result.path_entropy for done in dones]
-    surest = min(range(len(dones)), key=lambda at: (math.isnan(entropies[at]), entropies[at]))
-    result: Result = dones[surest].result
+def request_field(request: ParsedRequest, decoded: Sequence[Decoded]) -> dict[str, Any]:
+    """The cost of a request, and the path of its choice of least path entropy."""
+    results = [one.result for one in decoded]
+    entropies = [result.path_entropy for result in results]
+    surest = min(range(len(results)), key=lambda at: (math.isnan(entropies[at]), entropies[at]))
     return {
-        "recipe": order.recipe.replace(seed=0).to_dict(),
+        "recipe": request.recipe.replace(seed=0).to_dict(),
         "choice": surest,
-        "path_entropy": number(result.path_entropy),
-        "state_entropy": curve(result.best.state_entropy),
-        "steps": max(done.result.steps for done in dones),
-        "evaluations": sum(done.result.evaluations for done in dones),
-        "seconds": max(done.waited + done.result.seconds for done in dones),
+        "path_entropy": number(entropies[surest]),
+        "state_entropy": curve(results[surest].best.state_entropy),
+        "steps": max(result.steps for result in results),
+        "evaluations": sum(result.evaluations for result in results),
+        "seconds": max(one.waited + one.result.seconds for one in decoded),
     }
 
 
@@ -115,24 +97,24 @@ def whole(order: Order, dones: Sequence[Done]) -> dict[str, Any]:
 
 
 def _log(known: Tokens, place: int) -> tuple[float | None, list[tuple[int, float]]]:
-    """Of one token, and of the most probable ones; a token that was given has none."""
-    found = known.logs.get(known.columns[place])
+    """The log-probabilities of one token and of the most probable ones; a given token has none."""
+    found = known.logprobs.get(known.columns[place])
     return (None, []) if found is None else (found[0], [(token, log) for token, log in found[1]])
 
 
-def logprobs(order: Order, known: Tokens, places: Sequence[int]) -> dict[str, Any] | None:
-    """Of these tokens, in the shape of either endpoint."""
-    if order.logprobs is None:
+def logprobs(request: ParsedRequest, known: Tokens, places: Sequence[int]) -> dict[str, Any] | None:
+    """The log-probabilities of some tokens, in the shape of the request's endpoint."""
+    if request.logprobs is None:
         return None
-    decode, top, spelling = order.model.tokenizer.decode, order.logprobs, known.spelling
-    if order.chat:
+    decode, top, spelling = request.model.tokenizer.decode, request.logprobs, known.spelling
+    if request.chat:
         return {"content": [_content(known, place, decode, top) for place in places], "refusal": None}
     found = [_log(known, place) for place in places]
     return {
         "tokens": [spelling.piece(place) for place in places],
         "token_logprobs": [log for log, _ in found],
         "top_logprobs": [{decode([token]): log for token, log in reversed(most[:top])} for _, most in found],
-        "text_offset": [spelling.ends[place - 1] if place else 0 for place in places],
+        "text_offset": [spelling.start(place) for place in places],
     }
 
 
@@ -152,35 +134,33 @@ def _bytes(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes the answer to one request."""
+    """Writes the response to one request."""
 
-    order: Order
+    request: ParsedRequest
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
     def _head(self, chunk: bool) -> dict[str, Any]:
-        chat = self.order.chat
+        chat = self.request.chat
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
         name = f"{'chatcmpl' if chat else 'cmpl'}-{self.id}"
-        head = {"id": name, "object": kind, "created": self.created, "model": self.order.name}
-        return {**head, "system_fingerprint": MARK}
+        head = {"id": name, "object": kind, "created": self.created, "model": self.request.name}
+        return {**head, "system_fingerprint": FINGERPRINT}
 
-    def answer(self, found: Sequence[Said]) -> dict[str, Any]:
-        """The whole, at once."""
-        choices = [self._choice(index, one) for index, one in enumerate(found)]
-        dones = [one.done for one in found]
+    def answer(self, found: Sequence[ChoiceText]) -> dict[str, Any]:
+        """The whole response."""
         return {
             **self._head(False),
-            "choices": choices,
+            "choices": [self._choice(index, one) for index, one in enumerate(found)],
             "usage": self.usage(found),
-            "unmask": whole(self.order, dones),
+            "unmask": request_field(self.request, [one.decoded for one in found]),
         }
 
-    def _choice(self, index: int, one: Said) -> dict[str, Any]:
-        logs = logprobs(self.order, one.known, range(one.tokens))
-        said = {"message": {"role": "assistant", "content": one.text, "refusal": None}}
-        text = said if self.order.chat else {"text": one.text}
-        unmask = path(one.done, self.order.choices[index].riddle)
+    def _choice(self, index: int, one: ChoiceText) -> dict[str, Any]:
+        logs = logprobs(self.request, one.known, range(one.tokens))
+        message = {"message": {"role": "assistant", "content": one.text, "refusal": None}}
+        text = message if self.request.chat else {"text": one.text}
+        unmask = path_field(one.decoded, self.request.choices[index].puzzle)
         return {"index": index, **text, "logprobs": logs, "finish_reason": one.finish, "unmask": unmask}
 
     def chunk(
@@ -195,16 +175,16 @@ class Writer:
         """A part of one choice."""
         delta: dict[str, Any] = {"role": "assistant"} if role else {}
         delta |= {"content": text} if text or role else {}
-        body = {"delta": delta} if self.order.chat else {"text": text}
+        body = {"delta": delta} if self.request.chat else {"text": text}
         choice = {"index": index, **body, "logprobs": logs, "finish_reason": finish}
         more = {} if unmask is None else {"unmask": unmask}
-        tail = {"usage": None} if self.order.usage else {}
+        tail = {"usage": None} if self.request.include_usage else {}
         return {**self._head(True), "choices": [{**choice, **more}], **tail}
 
-    def last(self, found: Sequence[Said]) -> dict[str, Any]:
-        """The last chunk of a stream that asked for its usage."""
+    def last(self, found: Sequence[ChoiceText]) -> dict[str, Any]:
+        """The last chunk of a stream with usage."""
         return {**self._head(True), "choices": [], "usage": self.usage(found)}
 
-    def usage(self, found: Sequence[Said]) -> dict[str, int]:
-        given, shown = self.order.given, sum(one.decided for one in found)
+    def usage(self, found: Sequence[ChoiceText]) -> dict[str, int]:
+        given, shown = self.request.prompt_tokens, sum(one.decided for one in found)
         return {"prompt_tokens": given, "completion_tokens": shown, "total_tokens": given + shown}

@@ -1,4 +1,4 @@
-"""Models, settings and limits -> the HTTP application."""
+"""A ServeConfig -> the HTTP application: its routes and its errors."""
 
 from __future__ import annotations
 
@@ -20,38 +20,35 @@ from unmask.core.denoiser import Chats
 from unmask.errors import UnmaskError
 from unmask.models import Denoiser
 from unmask.server import replies, schemas
-from unmask.server.active import Stream, Visit, unless_gone
-from unmask.server.answer import Writer
+from unmask.server.active import ActiveRequest, EventStream, unless_disconnected
 from unmask.server.batcher import Batcher
 from unmask.server.catalog import catalog
 from unmask.server.limits import Refusal, refusal
 from unmask.server.metrics import Metrics
-from unmask.server.middleware import Gate
-from unmask.server.pages import PAGES
+from unmask.server.middleware import Middleware
+from unmask.server.pages import PAGES, ROUTES
 from unmask.server.puzzle import kind_of
-from unmask.server.request import Body, Order, Shop, understand
+from unmask.server.request import Body, ParsedRequest, ServeConfig, parse
 from unmask.server.validation import invalid
 
 Found = TypeVar("Found")
-PATIENCE = 0.3  # seconds that a step may still take when the server stops
+PATIENCE = 0.3  # seconds for the last step when the server stops
 
 
 @dataclass(frozen=True)
-class Hall:
-    """What the routes share."""
+class AppState:
+    """The values that the routes share."""
 
-    shop: Shop
-    metrics: Metrics = field(default_factory=Metrics)
+    config: ServeConfig
+    batcher: Batcher
+    wants_token: bool
     started: int = field(default_factory=lambda: int(time.time()))
 
-    def open(self) -> Batcher:
-        return Batcher(self.shop.models, self.shop.limits, self.metrics)
 
-
-def make_app(shop: Shop, token: str | None = None, local: bool = True) -> tuple[Gate, Batcher]:
-    """The application, behind its gate, and the batcher that decodes for it."""
-    hall = Hall(shop)
-    batcher = hall.open()
+def make_app(config: ServeConfig, token: str | None = None, local: bool = True) -> tuple[Middleware, Batcher]:
+    """The application behind its middleware, and the batcher that decodes for it."""
+    metrics = Metrics()
+    batcher = Batcher(config.models, config.limits, metrics)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -63,11 +60,11 @@ def make_app(shop: Shop, token: str | None = None, local: bool = True) -> tuple[
         title="unmask",
         version=__version__,
         description="Masked diffusion language models, decoded along low-uncertainty paths.",
-        docs_url=None,  # its page would load scripts from elsewhere
+        docs_url=None,  # its page would load scripts of other sites
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.hall, app.state.batcher, app.state.token = hall, batcher, token is not None
+    app.state.unmask = AppState(config, batcher, token is not None)
     app.include_router(PAGES)
     app.include_router(OUTER)
     app.include_router(INNER, dependencies=[] if token is None else [Depends(HTTPBearer(auto_error=False))])
@@ -76,25 +73,30 @@ def make_app(shop: Shop, token: str | None = None, local: bool = True) -> tuple[
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _refused)
-    return Gate(app, shop.limits, hall.metrics, token, local), batcher
+    return Middleware(app, config.limits, metrics, token, local), batcher
+
+
+def state_of(request: Request) -> AppState:
+    state: AppState = request.app.state.unmask
+    return state
 
 
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": replies.Error, "description": "The request cannot be decoded as it is"},
-    401: {"model": replies.Error, "description": "No token, or a wrong one"},
-    404: {"model": replies.Error, "description": "There is no such model"},
+    400: {"model": replies.Error, "description": "The request is invalid"},
+    401: {"model": replies.Error, "description": "A missing or wrong token"},
+    404: {"model": replies.Error, "description": "Unknown model"},
     408: {"model": replies.Error, "description": "Not decoded in time"},
     413: {"model": replies.Error, "description": "Too large"},
-    415: {"model": replies.Error, "description": "The body is no JSON"},
-    429: {"model": replies.Error, "description": "Too many wait already"},
+    415: {"model": replies.Error, "description": "The body is not JSON"},
+    429: {"model": replies.Error, "description": "The queue is full"},
     "default": {"model": replies.Error, "description": "Any other error"},
 }
 
 
 def _sent(*kinds: str) -> dict[str, Any]:
-    """How a stream of server-sent events is described."""
+    """The schema of a stream of server-sent events."""
     fields = {"event": {"type": "string", "enum": kinds}, "data": {"type": "string"}}
     return {"text/event-stream": {"schema": {"type": "object", "properties": fields, "required": ["data"]}}}
 
@@ -106,54 +108,50 @@ INNER = APIRouter(responses=ERRORS)
 
 @OUTER.get("/healthz", responses={200: {"model": replies.Health}, 503: {"model": replies.Health}}, summary="Health")
 async def healthz(request: Request) -> JSONResponse:
-    """200 while requests are taken."""
-    batcher, shop = request.app.state.batcher, request.app.state.hall.shop
-    well = not batcher.closing and batcher.thread.is_alive()
-    said = "ok" if well else "stopping"
-    body = {"status": said, "message": HEALTH[said], "version": __version__, "models": list(shop.models)}
+    """200 while the server accepts requests."""
+    state = state_of(request)
+    well = not state.batcher.closing and state.batcher.thread.is_alive()
+    status, message = ("ok", "requests are accepted") if well else ("stopping", STOPPING)
+    body = {"status": status, "message": message, "version": __version__, "models": list(state.config.models)}
     return JSONResponse(body, 200 if well else 503)
 
 
-HEALTH = {
-    "ok": "requests are taken",
-    "stopping": "the server is stopping: requests under way are finished, no new ones",
-}
+STOPPING = "the server is stopping: it finishes the requests in progress and accepts no new ones"
 
 
 @INNER.get("/metrics", response_class=PlainTextResponse, summary="Counters for Prometheus")
 async def metrics(request: Request) -> PlainTextResponse:
     """Requests, choices, tokens, evaluations, batches, times, the queue and memory."""
-    text = request.app.state.hall.metrics.text()
+    text = state_of(request).batcher.metrics.text()
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @INNER.get("/v1/models", responses={200: {"model": replies.ModelsReply}}, summary="The models that are served")
 async def models(request: Request) -> JSONResponse:
-    """A list of models."""
-    hall: Hall = request.app.state.hall
-    return JSONResponse(
-        {"object": "list", "data": [_model(hall, name, model) for name, model in hall.shop.models.items()]}
-    )
+    """The models that are served."""
+    state = state_of(request)
+    data = [_model(state, name, model) for name, model in state.config.models.items()]
+    return JSONResponse({"object": "list", "data": data})
 
 
-@INNER.get("/v1/models/{name:path}", responses={200: {"model": replies.ModelReply}}, summary="One of them")
+@INNER.get("/v1/models/{name:path}", responses={200: {"model": replies.ModelReply}}, summary="One model that is served")
 async def model(request: Request, name: str) -> JSONResponse:
     """One model."""
-    hall: Hall = request.app.state.hall
-    return JSONResponse(_model(hall, name, hall.shop.model(name)))
+    state = state_of(request)
+    return JSONResponse(_model(state, name, state.config.model(name)))
 
 
-def _model(hall: Hall, name: str, model: Denoiser) -> dict[str, Any]:
+def _model(state: AppState, name: str, model: Denoiser) -> dict[str, Any]:
     chat = isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None
     facts = {"limit": model.limit, "vocabulary": model.head.width, "mask": model.vocab.mask, "chat": chat}
-    about = {"id": name, "object": "model", "created": hall.started, "owned_by": "unmask"}
+    about = {"id": name, "object": "model", "created": state.started, "owned_by": "unmask"}
     return {**about, "unmask": {**facts, "puzzle": kind_of(model), "device": str(model.device)}}
 
 
-@INNER.get("/v1/recipes", responses={200: {"model": replies.CatalogReply}}, summary="What a recipe may be made of")
+@INNER.get("/v1/recipes", responses={200: {"model": replies.CatalogReply}}, summary="Samplers, searches and settings")
 async def recipes(request: Request) -> JSONResponse:
-    """Samplers, searches, their settings, and what is usual here."""
-    return JSONResponse(catalog(request.app.state.hall.shop.usual))
+    """Samplers and searches with their settings, and the defaults of this server."""
+    return JSONResponse(catalog(state_of(request).config.defaults))
 
 
 @INNER.post(
@@ -177,11 +175,10 @@ async def chat(request: Request, body: schemas.Chat) -> Response:
 
 
 async def _complete(request: Request, body: Body) -> Response:
-    order = await _order(request, body)
-    visit, writer = Visit(order, request.app.state.batcher), Writer(order)
-    if not order.stream:
-        return JSONResponse(await _begun(request, visit, lambda: visit.answer(writer)))
-    return Stream(visit, visit.stream(writer, await _begun(request, visit, visit.first)))
+    active = await _active(request, body)
+    if not active.request.stream:
+        return JSONResponse(await _submitted(request, active, active.answer))
+    return EventStream(active, active.stream(await _submitted(request, active, active.first)))
 
 
 @INNER.post(
@@ -192,29 +189,29 @@ async def _complete(request: Request, body: Body) -> Response:
 )
 async def paths(request: Request, body: schemas.Paths) -> Response:
     """The events of a trace, as server-sent events."""
-    visit = Visit(await _order(request, body), request.app.state.batcher, events=True)
-    return Stream(visit, visit.paths(await _begun(request, visit, visit.first)))
+    active = await _active(request, body, events=True)
+    return EventStream(active, active.paths(await _submitted(request, active, active.first)))
 
 
-async def _begun(request: Request, visit: Visit, work: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
-    """What the work of a visit gives; if that fails, or the client leaves, the visit ends."""
-    visit.begin()
+async def _active(request: Request, body: Body, events: bool = False) -> ActiveRequest:
+    """The request, parsed in another thread, since tokenizers are slow."""
+    state = state_of(request)
+    parsed: ParsedRequest = await run_in_threadpool(parse, body, state.config)
+    state.batcher.metrics.tokens.labels(kind="given").inc(parsed.prompt_tokens)
+    return ActiveRequest(parsed, state.batcher, events)
+
+
+async def _submitted(request: Request, active: ActiveRequest, work: Callable[[], Coroutine[Any, Any, Found]]) -> Found:
+    """The value of the work after the choices are queued; they are cancelled if it fails or the client disconnects."""
+    active.submit()
     try:
-        return await unless_gone(request, work())
+        return await unless_disconnected(request, work())
     except BaseException:
-        visit.end()
+        active.cancel()
         raise
 
 
-async def _order(request: Request, body: Body) -> Order:
-    """The order; texts are cut into tokens in another thread."""
-    hall: Hall = request.app.state.hall
-    order = await run_in_threadpool(understand, body, hall.shop)
-    hall.metrics.add("unmask_tokens_total", order.given, kind="given")
-    return order
-
-
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -224,14 +221,17 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said, hint = str(error.detail), "GET /openapi.json lists what is here"
+    message, hint = str(error.detail), ROUTES
     if error.status_code == 400:
         hint = "send a JSON object"
     elif error.status_code == 404:
-        said = f"there is no {request.url.path!r} here"
+        message = f"unknown path {request.url.path!r}"
     elif error.status_code == 405:
-        said, hint = f"{request.method} is not for {request.url.path}", f"use {(error.headers or {}).get('Allow')}"
-    found = Refusal(error.status_code, said, hint)
+        message, hint = (
+            f"{request.url.path} does not take {request.method}",
+            f"use {(error.headers or {}).get('Allow')}",
+        )
+    found = Refusal(error.status_code, message, hint)
     return JSONResponse(found.body, error.status_code, error.headers)
 
 

@@ -1,4 +1,4 @@
-"""Jobs in a queue -> batches of equal recipes, one after the other, in a thread of their own -> what each job hears."""
+"""Choices in a queue -> batches of equal recipes, decoded in a thread, one at a time -> messages of each choice."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from dataclasses import dataclass, field
 
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.trace import Event, Parts
+from unmask.decoding.trace import Event, OnEvent, Parts
 from unmask.errors import UnmaskError
 from unmask.models import Denoiser
 from unmask.server.limits import Limits, Refusal
 from unmask.server.metrics import Metrics
 
-LINGER = 0.004  # seconds without a new job after which a batch begins
-LONGEST = 0.03  # seconds that the first job of a batch waits for others
+LINGER = 0.004  # a batch begins after this many seconds without a new choice
+LONGEST = 0.03  # seconds that the first choice of a batch waits for others
 
 
 class Stopped(Exception):
-    """Nobody waits for this walk any more."""
+    """Every choice of the batch is closed."""
 
 
 @dataclass(frozen=True)
-class Done:
-    """A result, and how it came about."""
+class Decoded:
+    """A result with the time and the company in which it was decoded."""
 
     result: Result
-    waited: float  # seconds before it was decoded
+    waited: float  # seconds in the queue
     batch: int  # choices that were decoded together
 
 
-Heard = Event | Done | BaseException
+Message = Event | Decoded | BaseException
 
 
 @dataclass(eq=False)
-class Job:
-    """One choice: a canvas, a seed, and somebody who waits for it."""
+class QueuedChoice:
+    """One choice of a request, in the queue or in a batch."""
 
     model: str
     ids: list[int]
@@ -48,111 +48,108 @@ class Job:
     seed: int
     positions: int
     deadline: float  # of time.monotonic
-    hear: Callable[[Heard], None]  # called in the batcher's thread
-    listens: bool = False  # whether it wants events
+    on_message: Callable[[Message], None]  # called in the batcher's thread
+    wants_events: bool = False
     logprobs: int | None = None
-    asked: float = field(default_factory=time.monotonic)
-    over: bool = False  # answered, or given up
-    heard: int = 0  # events, in the decode that is under way
-    told: int = 0  # events, all that were passed on
+    queued_at: float = field(default_factory=time.monotonic)
+    closed: bool = False  # answered or cancelled
+    seen: int = 0  # events of the current decode
+    sent: int = 0  # events that were passed on
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """Jobs of one kind are decoded together."""
+        """Choices of one kind are decoded together."""
         return self.model, self.prompted, self.recipe, self.logprobs is None
 
     @property
     def cells(self) -> int:
         return self.recipe.build_search().particles * self.positions
 
-    def tell(self, event: Event) -> None:
-        """Pass an event on, unless it was already heard before its batch failed."""
-        self.heard += 1
-        if self.listens and not self.over and self.heard > self.told:
-            self.told = self.heard
-            self.hear(event)
+    def event(self, event: Event) -> None:
+        """Pass an event on, unless it was sent before its batch failed and is decoded again."""
+        self.seen += 1
+        if self.wants_events and not self.closed and self.seen > self.sent:
+            self.sent = self.seen
+            self.on_message(event)
 
-    def finish(self, end: Done | BaseException) -> bool:
-        """The last that it hears; whether anybody still waited."""
-        waited, self.over = not self.over, True
-        if waited:
-            self.hear(end)
-        return waited
+    def close(self, last: Decoded | BaseException) -> bool:
+        """Send the last message; False if the choice was closed already."""
+        was_open, self.closed = not self.closed, True
+        if was_open:
+            self.on_message(last)
+        return was_open
 
 
 class Batcher:
-    """One thread that decodes. What fails as a batch is decoded job by job: a failure stays with its job."""
+    """The thread that decodes. A batch that fails is decoded choice by choice, so that one cannot fail the others."""
 
     def __init__(self, models: Mapping[str, Denoiser], limits: Limits, metrics: Metrics) -> None:
         self.models, self.limits, self.metrics = models, limits, metrics
-        self.waiting: list[Job] = []
-        self.running: Sequence[Job] = ()
+        self.waiting: list[QueuedChoice] = []
+        self.running: Sequence[QueuedChoice] = ()
         self.change = threading.Condition()
         self.closing = False
         self.ended = False
-        metrics.gauges["unmask_waiting"] = lambda: len(self.waiting)
-        metrics.gauges["unmask_running"] = lambda: len(self.running)
+        metrics.waiting.set_function(lambda: len(self.waiting))
+        metrics.running.set_function(lambda: len(self.running))
         self.thread = threading.Thread(target=self._run, name="unmask-batcher", daemon=True)
         self.thread.start()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Take all of them on, or none."""
+    def submit(self, choices: Sequence[QueuedChoice]) -> None:
+        """Queue all of them, or none."""
         with self.change:
             if self.closing:
-                raise Refusal(503, "the server is stopping", "ask again when it is back")
-            self._forget()
-            if len(self.waiting) + len(jobs) > self.limits.queue:
-                said = f"{len(self.waiting)} choices wait already, of at most {self.limits.queue}"
-                raise Refusal(429, said, "ask again in a while", code="queue_full")
-            self.waiting += jobs
+                raise Refusal(503, "the server is stopping", "retry when it is back")
+            self._drop_closed()
+            if len(self.waiting) + len(choices) > self.limits.queue:
+                message = f"{len(self.waiting)} choices are queued, of at most {self.limits.queue}"
+                raise Refusal(429, message, "retry later", code="queue_full")
+            self.waiting += choices
             self.change.notify()
 
-    def cancel(self, jobs: Sequence[Job], how: str = "cancelled") -> None:
-        """Nobody waits for them any more: a walk of only such jobs stops at its next step."""
-        for job in jobs:
-            if not job.over:
-                job.over = True
-                self.metrics.add("unmask_choices_total", how=how)
+    def cancel(self, choices: Sequence[QueuedChoice], how: str = "cancelled") -> None:
+        """Close choices without a message: a batch of only closed choices stops at its next step."""
+        for choice in choices:
+            if not choice.closed:
+                choice.closed = True
+                self.metrics.choices.labels(how=how).inc()
 
     def drain(self) -> None:
-        """Take nothing on any more; what is under way goes on."""
+        """Accept no new choices; those in the queue are still decoded."""
         with self.change:
             self.closing = True
             self.change.notify()
 
     def close(self) -> None:
-        """Stop at the next step; whoever still waits is told."""
+        """Stop at the next step, and answer all open choices with an error."""
         self.drain()
         with self.change:
             self.ended = True
             self.change.notify()
             left = [*self.waiting, *self.running]
-        for job in left:
-            job.finish(Refusal(503, "the server stopped before this was decoded", "ask again when it is back"))
+        for choice in left:
+            choice.close(Refusal(503, "the server stopped before this was decoded", "retry when it is back"))
 
     def join(self, seconds: float) -> bool:
-        """Wait for the thread; whether it has ended."""
+        """Wait for the thread; True if it has ended."""
         self.thread.join(seconds)
         return not self.thread.is_alive()
 
     # --- in the thread ---
 
     def _run(self) -> None:
-        while True:
-            batch = self._next()
-            if batch is None:
-                return
+        while (batch := self._next()) is not None:
             self.running = batch
             try:
                 self._decode(batch)
-            except BaseException as error:  # our own mistake: tell those who wait, and go on
+            except BaseException as error:  # a bug of ours: answer the choices, and keep serving
                 self._log(error)
-                for job in batch:
-                    self._end(job, error)
+                for choice in batch:
+                    self._close(choice, error)
             self.running = ()
 
-    def _next(self) -> list[Job] | None:
-        """The oldest job and all others of its kind that fit; None at the end."""
+    def _next(self) -> list[QueuedChoice] | None:
+        """The oldest choice and all others of its kind that fit; None at the end."""
         with self.change:
             while not self.waiting:
                 if self.closing:
@@ -163,99 +160,101 @@ class Batcher:
                 before = len(self.waiting)
                 if before >= self.limits.batch or (not self.change.wait(LINGER) and len(self.waiting) == before):
                     break
-            self._forget()
-            batch = self._chosen()
-            self.waiting = [job for job in self.waiting if job not in batch]
+            self._drop_closed()
+            batch = self._batch()
+            self.waiting = [choice for choice in self.waiting if choice not in batch]
             return [] if self.ended else batch
 
-    def _chosen(self) -> list[Job]:
-        batch: list[Job] = []
+    def _batch(self) -> list[QueuedChoice]:
+        batch: list[QueuedChoice] = []
         longest = 0
-        for job in self.waiting:
-            if batch and job.kind != batch[0].kind:
+        for choice in self.waiting:
+            if batch and choice.kind != batch[0].kind:
                 continue
-            longest = max(longest, job.positions)  # shorter rows are padded
-            if batch and (len(batch) + 1) * job.cells // job.positions * longest > self.limits.cells:
+            longest = max(longest, choice.positions)  # shorter rows are padded
+            if batch and (len(batch) + 1) * choice.cells // choice.positions * longest > self.limits.cells:
                 break
-            batch.append(job)
+            batch.append(choice)
             if len(batch) == self.limits.batch:
                 break
         return batch
 
-    def _forget(self) -> None:
-        """Drop jobs that nobody waits for, or whose time is up."""
-        now = time.monotonic()
-        for job in self.waiting:
-            if now > job.deadline:
-                self._end(job, late(self.limits))
-        self.waiting = [job for job in self.waiting if not job.over]
+    def _drop_closed(self) -> None:
+        """Close choices after their deadline, and drop closed ones from the queue."""
+        self._close_late(self.waiting)
+        self.waiting = [choice for choice in self.waiting if not choice.closed]
 
-    def _decode(self, batch: Sequence[Job]) -> None:
-        """Decode; after a failure, each by itself."""
+    def _close_late(self, choices: Sequence[QueuedChoice]) -> None:
+        now = time.monotonic()
+        for choice in choices:
+            if now > choice.deadline and not choice.closed:
+                self._close(choice, late(self.limits))
+
+    def _decode(self, batch: Sequence[QueuedChoice]) -> None:
+        """Decode a batch; if that fails, each choice alone."""
         if not batch:
             return
         began = time.monotonic()
-        self.metrics.observe("unmask_batch_choices", len(batch))
+        self.metrics.batch_choices.observe(len(batch))
         try:
             results = self._results(batch)
         except Stopped:
             return
         except Exception as error:
-            results = None
-            if len(batch) == 1:
-                if not isinstance(error, UnmaskError):
-                    self._log(error)
-                self._end(batch[0], error)
+            if len(batch) > 1:
+                self._retry(batch)
                 return
-        if results is None:
-            self.metrics.add("unmask_retried_total", len(batch))
-            for job in batch:
-                if not job.over:
-                    self._decode([job])
+            if not isinstance(error, UnmaskError):
+                self._log(error)
+            self._close(batch[0], error)
             return
-        for job, result in zip(batch, results, strict=True):
-            self.metrics.add("unmask_evaluations_total", result.evaluations, model=job.model)
-            self.metrics.observe("unmask_wait_seconds", began - job.asked)
-            self._end(job, Done(result, began - job.asked, len(batch)))
+        for choice, result in zip(batch, results, strict=True):
+            self.metrics.evaluations.labels(model=choice.model).inc(result.evaluations)
+            self.metrics.wait_seconds.observe(began - choice.queued_at)
+            self._close(choice, Decoded(result, began - choice.queued_at, len(batch)))
 
-    def _results(self, batch: Sequence[Job]) -> list[Result]:
-        first, ids = batch[0], [job.ids for job in batch]
-        tops = [job.logprobs for job in batch if job.logprobs is not None]
-        for job in batch:
-            job.heard = 0
+    def _retry(self, batch: Sequence[QueuedChoice]) -> None:
+        self.metrics.retried.inc(len(batch))
+        for choice in batch:
+            if not choice.closed:
+                self._decode([choice])
+
+    def _results(self, batch: Sequence[QueuedChoice]) -> list[Result]:
+        first, ids = batch[0], [choice.ids for choice in batch]
+        tops = [choice.logprobs for choice in batch if choice.logprobs is not None]
+        for choice in batch:
+            choice.seen = 0
         return decode_batch(
             self.models[first.model],
             ids if first.prompted else None,
             canvases=None if first.prompted else ids,
             recipe=first.recipe,
-            seeds=[job.seed for job in batch],
-            on_event=self._watch(batch),
+            seeds=[choice.seed for choice in batch],
+            on_event=self._on_event(batch),
             logprobs=max(tops) if tops else None,
         )
 
-    def _watch(self, batch: Sequence[Job]) -> Callable[[Event], None]:
-        """Hands events to those who listen, and stops a walk that nobody waits for."""
-        parts, listening = Parts(), any(job.listens for job in batch)
+    def _on_event(self, batch: Sequence[QueuedChoice]) -> OnEvent:
+        """A callback that passes events to the choices that want them, and stops a batch without open choices."""
+        parts, wanted = Parts(), any(choice.wants_events for choice in batch)
 
-        def watch(event: Event) -> None:
-            now = time.monotonic()
-            for job in batch:
-                if now > job.deadline and not job.over:
-                    self._end(job, late(self.limits))
-            if all(job.over for job in batch):
+        def on_event(event: Event) -> None:
+            self._close_late(batch)
+            if all(choice.closed for choice in batch):
                 raise Stopped
-            if listening:
-                for job, part in zip(batch, parts(event), strict=True):
+            if wanted:
+                for choice, part in zip(batch, parts(event), strict=True):
                     if part is not None:
-                        job.tell(part)
+                        choice.event(part)
 
-        return watch
+        return on_event
 
-    def _end(self, job: Job, end: Done | BaseException) -> None:
-        """Tell a job how it ended, and count it."""
-        how = "done" if isinstance(end, Done) else "late" if _is_late(end) else "failed"
-        if job.finish(end):
-            self.metrics.add("unmask_choices_total", how=how)
+    def _close(self, choice: QueuedChoice, last: Decoded | BaseException) -> None:
+        """Send the last message of a choice, and count its outcome."""
+        timed_out = isinstance(last, Refusal) and last.status == 408
+        how = "done" if isinstance(last, Decoded) else "late" if timed_out else "failed"
+        if choice.close(last):
+            self.metrics.choices.labels(how=how).inc()
 
     def _log(self, error: BaseException) -> None:
         print("unmask: error: decoding failed", file=sys.stderr)
@@ -263,10 +262,6 @@ class Batcher:
 
 
 def late(limits: Limits) -> Refusal:
-    """The answer after too long a time."""
-    said = f"not decoded within {limits.seconds:g} seconds"
-    return Refusal(408, said, "ask for fewer steps, particles or tokens, or when less is going on", code="timeout")
-
-
-def _is_late(end: Done | BaseException) -> bool:
-    return isinstance(end, Refusal) and end.status == 408
+    """The answer after the deadline."""
+    message = f"not decoded within {limits.seconds:g} seconds"
+    return Refusal(408, message, "ask for fewer steps, particles or tokens, or retry later", code="timeout")

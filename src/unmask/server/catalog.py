@@ -10,32 +10,32 @@ from unmask.decoding.settings import Setting, describe, explained, known, regist
 from unmask.models import BUNDLED
 
 
-def catalog(usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The body of `/v1/recipes`; `usual` has the server's own defaults, as far as they go with a request."""
+def catalog(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of `/v1/recipes`; `defaults` are the server's own."""
     rows, tables = known(), registries()
     general = [row for row in rows.values() if row.general and row.name not in ("sampler", "search")]
     return {
-        "samplers": [_entry(name, build, rows, usual) for name, build in tables["sampler"].table.items()],
-        "searches": [_entry(name, build, rows, usual) for name, build in tables["search"].table.items()],
-        "general": [_setting(row, row.default, "", usual) for row in general],
-        "usual": dict(usual),
+        "samplers": [_entry(name, build, rows, defaults) for name, build in tables["sampler"].table.items()],
+        "searches": [_entry(name, build, rows, defaults) for name, build in tables["search"].table.items()],
+        "general": [_setting(row, row.default, "", defaults) for row in general],
+        "usual": dict(defaults),
     }
 
 
-def _entry(name: str, build: Any, rows: Mapping[str, Setting], usual: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(name: str, build: Any, rows: Mapping[str, Setting], defaults: Mapping[str, Any]) -> dict[str, Any]:
     entry = describe(name, build)
     return {
         **entry,
-        "settings": [_setting(rows[one["name"]], one["default"], name, usual) for one in entry["settings"]],
+        "settings": [_setting(rows[one["name"]], one["default"], name, defaults) for one in entry["settings"]],
     }
 
 
-def _setting(row: Setting, default: Any, taker: str, usual: Mapping[str, Any]) -> dict[str, Any]:
+def _setting(row: Setting, default: Any, taker: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """One setting, as the sampler or search of this name takes it."""
     low, high, closed = row.range
     choices = row.names(taker)
     if row.name == "background":  # a request names no files but the server's own
-        choices = list(dict.fromkeys([*BUNDLED, *([usual[row.name]] if row.name in usual else [])]))
+        choices = list(dict.fromkeys([*BUNDLED, *([defaults[row.name]] if row.name in defaults else [])]))
     return {
         "name": row.name,
         "kind": "list" if row.kind is tuple else row.kind.__name__,

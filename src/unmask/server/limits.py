@@ -1,4 +1,4 @@
-"""Limits: what a server takes on -> or a Refusal, which is an answer in OpenAI's shape of errors."""
+"""The limits of a server -> a Refusal of what exceeds them, in OpenAI's shape of errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_err
 
 
 class Refusal(Exception):
-    """An answer that is no result; `param` names the field that it is about."""
+    """An error response; `param` names the field at fault."""
 
     def __init__(
         self, status: int, message: str, hint: str = "", *, param: str | None = None, code: str | None = None
@@ -22,20 +22,20 @@ class Refusal(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What the official client turns into its own exceptions."""
+        """The JSON from which the official client makes its exceptions."""
         kind = KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
-        """The official client tries again after 408, 429 and 5xx, unless it is told not to."""
+        """The official client retries after 408, 429 and 5xx, unless a header forbids it."""
         if self.status in (429, 503):
             return {"retry-after": "1"}
         return {"x-should-retry": "false"} if self.status in (408, 500) else {}
 
 
 def refusal(error: BaseException) -> Refusal:
-    """What is told about an error: all about what a user can mend, of others only the kind."""
+    """An error as a response: in full where a user can act on it, else only its kind."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, ModelError):
@@ -43,22 +43,22 @@ def refusal(error: BaseException) -> Refusal:
     if isinstance(error, UnmaskError):
         return Refusal(400, error.message, error.hint)
     if isinstance(error, MemoryError) or "allocate" in str(error) or type(error).__name__ == "OutOfMemoryError":
-        return Refusal(500, "out of memory", "ask for fewer particles, choices or tokens", code="out_of_memory")
-    return Refusal(500, f"decoding failed with {type(error).__name__}", "the server's log says more")
+        return Refusal(500, "out of memory", "lower particles, n or max_tokens", code="out_of_memory")
+    return Refusal(500, f"decoding failed with {type(error).__name__}", "see the server's log")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a request, and all of them together, may ask for."""
+    """The most that one request, a batch and the queue may hold."""
 
     body: int = 1 << 20  # bytes of a request
     length: int = 4096  # positions of a canvas: prompt and answer
     cells: int = 1 << 16  # choices × particles × positions of a request, and of a batch
     choices: int = 128  # n × prompts
-    queue: int = 256  # choices that wait
+    queue: int = 256  # choices in the queue
     batch: int = 64  # choices that are decoded together
     seconds: float = 120.0  # from the request to its answer
-    grace: float = 10.0  # seconds for what is under way when the server is told to stop
+    grace: float = 10.0  # seconds for requests in progress when the server stops
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -66,21 +66,23 @@ class Limits:
                 raise SettingError(f"the limit of {name} is {value}", "it must be positive")
 
     def check_steps(self, recipe: Recipe) -> None:
-        """Refuse more steps than the longest canvas has positions: they decide nothing and hold up the others."""
+        """Refuse more steps than the longest canvas has positions: they would delay other requests for nothing."""
         for name in ("steps", "loops"):
             value = recipe.get(name)
             if value is not None and value > self.length:
                 raise Refusal(413, f"{name} is {value:,}, more than {self.length:,}", f"lower {name}", param=name)
 
     def check_size(self, choices: int, particles: int, positions: int) -> None:
-        """Refuse a request that is too large, before anything is laid out."""
+        """Refuse a request that is too large, before its canvases are built."""
         if choices > min(self.choices, self.queue):
             most = min(self.choices, self.queue)
             raise Refusal(413, f"{choices} choices are more than {most}", "lower n, or send fewer prompts", param="n")
         if positions > self.length:
-            said = f"prompt and answer have {positions:,} positions, more than {self.length:,}"
-            raise Refusal(413, said, "shorten the prompt or max_tokens", param="max_tokens")
+            message = f"prompt and answer have {positions:,} positions, more than {self.length:,}"
+            raise Refusal(413, message, "shorten the prompt or max_tokens", param="max_tokens")
         cells = choices * particles * positions
         if cells > self.cells:
-            said = f"{choices} × {particles:,} particles of {positions:,} positions are {cells:,}, more than"
-            raise Refusal(413, f"{said} {self.cells:,}", "lower particles, n or max_tokens", param="particles")
+            product = f"{choices} × {particles:,} particles × {positions:,} positions = {cells:,}"
+            raise Refusal(
+                413, f"{product}, more than {self.cells:,}", "lower particles, n or max_tokens", param="particles"
+            )

@@ -1,4 +1,4 @@
-"""Every HTTP request -> checked before anything reads it: host, token, kind and size of its body; and counted."""
+"""Every HTTP request -> checks of its host, token, content type and size before the application; and metrics."""
 
 from __future__ import annotations
 
@@ -19,30 +19,29 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = ("/", "/healthz", "/openapi.json")  # what needs no token; and all below /web/
-ASKED = ("/v1/completions", "/v1/chat/completions", "/v1/paths")
-COUNTED = (*OPEN, "/metrics", "/v1/models", "/v1/recipes", *ASKED)
-HERE = ("localhost", "127.0.0.1", "::1")
-DRAINED = 1 << 26  # bytes of a body that is too large which are read, so that the client hears why
+OPEN = ("/", "/healthz", "/openapi.json")  # without a token, as is all below /web/
+COUNTED = (*OPEN, "/metrics", "/v1/models", "/v1/recipes", "/v1/completions", "/v1/chat/completions", "/v1/paths")
+LOCAL = ("localhost", "127.0.0.1", "::1")
+DRAINED = 1 << 26  # bytes that are read of a body that is too large, so that the client gets the error
 
 
 @dataclass(frozen=True)
-class Gate:
+class Middleware:
     """An application behind its checks."""
 
     app: App
     limits: Limits
     metrics: Metrics
     token: str | None = None
-    local: bool = True  # without a token, only names of this machine: a page of another site may name it, too
+    local: bool = True  # without a token, accept only local host names: a page of another site may resolve to us
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 499  # nobody heard the answer
+        began, status = time.perf_counter(), 499  # unless a response is sent
 
-        async def noting(message: MutableMapping[str, Any]) -> None:
+        async def counted_send(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -54,34 +53,33 @@ class Gate:
                 body = await self._body(scope, receive)
             except Refusal as refused:
                 answer = JSONResponse(refused.body, refused.status, refused.headers)
-                await answer(scope, receive, noting)
+                await answer(scope, receive, counted_send)
                 return
-            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # its body is left out later
-            await self.app(asked, receive if body is None else _again(body, receive), noting)
+            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # uvicorn drops the body of HEAD
+            await self.app(asked, receive if body is None else _with_body(body, receive), counted_send)
         finally:
             path = scope["path"] if scope["path"] in COUNTED else "other"
-            self.metrics.add("unmask_requests_total", path=path, status=str(status))
-            self.metrics.observe("unmask_request_seconds", time.perf_counter() - began, path=path)
+            self.metrics.requests.labels(path=path, status=str(status)).inc()
+            self.metrics.request_seconds.labels(path=path).observe(time.perf_counter() - began)
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        if self.token is None and self.local and name not in HERE:
-            raise Refusal(
-                421, f"{name!r} is no name of this machine", "use localhost, or start the server with a token"
-            )
+        if self.token is None and self.local and name not in LOCAL:
+            message = f"{name!r} is not a name of this machine"
+            raise Refusal(421, message, "use localhost, or start the server with a token")
         if self.token is not None and scope["path"] not in OPEN and not scope["path"].startswith("/web/"):
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self.token.encode()):
-                said = "this server wants its token as bearer token"
-                raise Refusal(401, said, "give it to the client as api_key", code="invalid_api_key")
+                message = "this server needs its token as bearer token"
+                raise Refusal(401, message, "give it to the client as api_key", code="invalid_api_key")
         sent = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if scope["method"] == "POST" and sent != b"application/json":
             raise Refusal(415, f"the content type is {sent.decode('latin-1')!r}", "send application/json")
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body of a POST; None: there is none to read."""
+        """The body of a POST; None for other methods."""
         if scope["method"] != "POST":
             return None
         try:
@@ -101,20 +99,20 @@ class Gate:
             if size <= self.limits.body:
                 parts.append(part)
         if size > self.limits.body:
-            said = f"the request has more than {self.limits.body:,} bytes"
-            raise Refusal(413, said, "send less", code="body_too_large")
+            about = f"the request has more than {self.limits.body:,} bytes"
+            raise Refusal(413, about, "send less", code="body_too_large")
         return b"".join(parts)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """The body in one piece, then whatever comes after it."""
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body in one piece, then the messages after it."""
     first = True
 
-    async def again() -> MutableMapping[str, Any]:
+    async def replayed() -> MutableMapping[str, Any]:
         nonlocal first
         if first:
             first = False
             return {"type": "http.request", "body": body, "more_body": False}
         return await receive()
 
-    return again
+    return replayed

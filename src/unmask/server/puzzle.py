@@ -1,4 +1,4 @@
-"""A puzzle as text × a model of such puzzles -> its canvas, and verdicts on what was decoded."""
+"""A puzzle as text × a model of such puzzles -> its canvas, and verdicts on the decoded answers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from unmask.server.limits import Refusal
 from unmask.tasks import TASKS, Puzzle, puzzle_of
 from unmask.tasks.puzzles import countdown
 
-HEADS = {"sudoku": 0, "countdown": countdown.HEAD}  # columns of the problem that are no part of its answer
-ALPHABETS = {"sudoku": "123456789", "countdown": countdown.ALPHABET}  # what the tokens of their models spell
+HEADS = {"sudoku": 0, "countdown": countdown.HEAD}  # columns of the problem before its answer
+ALPHABETS = {"sudoku": "123456789", "countdown": countdown.ALPHABET}  # the tokens of their models
 
 
 @dataclass(frozen=True)
-class Riddle:
-    """A puzzle that was understood."""
+class ParsedPuzzle:
+    """A puzzle of a request."""
 
     kind: Puzzle
     puzzle: Any
-    strange: str | None  # what is unusual about it, such as several solutions
+    warning: str | None  # a peculiarity, such as several solutions
     head: int  # columns before its answer
 
     @property
@@ -29,31 +29,31 @@ class Riddle:
         return self.kind.canvas(self.puzzle)
 
     def verdicts(self, result: Result) -> dict[str, Any]:
-        """For the last event: what each particle answers, and why that is wrong, null where it is right."""
+        """Fields of the end event: the answer of each particle, and its fault; null for a right answer."""
         answers = [self.kind.answer(one.tokens) for one in result.particles]
         faults = [self.kind.fault(answer, self.puzzle) for answer in answers]
-        return {"answers": answers, "faults": faults, "strange": self.strange}
+        return {"answers": answers, "faults": faults, "strange": self.warning}
 
     def verdict(self, result: Result) -> dict[str, Any]:
-        """For a choice: its answer, and what is wrong with it; null where it is right."""
+        """Fields of a choice: its answer, and its fault; null for a right answer."""
         answer = self.kind.answer(result.tokens)
-        return {"answer": answer, "fault": self.kind.fault(answer, self.puzzle), "strange": self.strange}
+        return {"answer": answer, "fault": self.kind.fault(answer, self.puzzle), "strange": self.warning}
 
 
 def kind_of(model: Denoiser) -> str | None:
-    """The puzzles that a model is made for; None for a model of text."""
+    """The kind of puzzle that a model solves; None for a model of text."""
     for name, letters in ALPHABETS.items():
-        mine = model.vocab.mask == len(letters) and model.head.width in (len(letters), len(letters) + 1)
-        if mine and [model.tokenizer.decode([token]) for token in range(len(letters))] == list(letters):
+        fits = model.vocab.mask == len(letters) and model.head.width in (len(letters), len(letters) + 1)
+        if fits and [model.tokenizer.decode([token]) for token in range(len(letters))] == list(letters):
             return name
     return None
 
 
-def riddle(model: Denoiser, name: str, text: str) -> Riddle:
-    """A Sudoku of 81 characters, or a countdown like 15,44,79,50; refused where there is nothing to solve."""
+def parse_puzzle(model: Denoiser, name: str, text: str) -> ParsedPuzzle:
+    """A Sudoku of 81 characters, or a countdown like 15,44,79,50; refused if nothing is left to solve."""
     known = kind_of(model)
     if known is None:
-        raise Refusal(400, f"{name} is no model of puzzles", "give a prompt or a canvas", param="puzzle")
+        raise Refusal(400, f"{name} is not a model of puzzles", "give a prompt or a canvas", param="puzzle")
     kind = puzzle_of(TASKS[known])
     puzzle = kind.parse(text)
-    return Riddle(kind, puzzle, kind.check(puzzle), HEADS[known])
+    return ParsedPuzzle(kind, puzzle, kind.check(puzzle), HEADS[known])

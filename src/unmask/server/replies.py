@@ -1,4 +1,4 @@
-"""What answers look like, for the OpenAPI document; answer.py writes them, the tests hold one against the other."""
+"""The shapes of responses, for the OpenAPI document; answer.py writes them, and tests compare the two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong, and the way out."""
+    """The error and its remedy."""
 
     message: str
     type: str
@@ -17,7 +17,7 @@ class ErrorDetail(BaseModel):
 
 
 class Error(BaseModel):
-    """An error in OpenAI's shape: the official client raises its own exceptions of it."""
+    """An error in OpenAI's shape, from which the official client makes its exceptions."""
 
     error: ErrorDetail
 
@@ -27,35 +27,35 @@ class ParticleReply(BaseModel):
 
     text: str
     path_entropy: float | None = Field(description="bits")
-    surprise: float | None = Field(description="nats a position; the search auto chooses by it")
+    surprise: float | None = Field(description="nats per position; the search auto chooses by it")
     steps: int
     origin: int = Field(description="the particle in which its lineage began")
 
 
 class PathReply(BaseModel):
-    """What is known of the path of a choice."""
+    """The path of a choice."""
 
     path_entropy: float | None = Field(description="bits")
-    surprise: float | None = Field(description="nats a position; the search auto chooses by it")
+    surprise: float | None = Field(description="nats per position; the search auto chooses by it")
     state_entropy: list[float | None] = Field(description="bits, step by step along its own ancestry")
     steps: int
     calls: int
     evaluations: int
     seed: int
-    chosen: int = Field(description="the particle whose text this is")
+    chosen: int = Field(description="the particle that was chosen")
     lineages: int
     log_evidence: float | None
-    seconds: float = Field(description="of the batch that it was decoded in")
+    seconds: float = Field(description="of its batch")
     waited: float = Field(description="seconds in the queue")
     batch: int = Field(description="choices that were decoded together")
     particles: list[ParticleReply]
     answer: str | None = Field(None, description="to a puzzle")
-    fault: str | None = Field(None, description="why the answer to a puzzle is wrong; null where it is right")
-    strange: str | None = Field(None, description="what is unusual about a puzzle, such as several solutions")
+    fault: str | None = Field(None, description="the fault of the answer to a puzzle; null for a right answer")
+    strange: str | None = Field(None, description="a peculiarity of a puzzle, such as several solutions")
 
 
 class WholeReply(BaseModel):
-    """What the request cost, and the path of its surest choice."""
+    """The cost of the request, and the path of its choice of least path entropy."""
 
     recipe: dict[str, Any]
     choice: int = Field(description="the one of least path entropy")
@@ -75,7 +75,7 @@ class Usage(BaseModel):
 
 
 class CompletionLogprobs(BaseModel):
-    """Natural logarithms, of each token when it was decided."""
+    """Natural logarithms, for each token at the step that decided it."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -84,7 +84,7 @@ class CompletionLogprobs(BaseModel):
 
 
 class TopLogprob(BaseModel):
-    """A token that was among the most probable."""
+    """One of the most probable tokens."""
 
     token: str
     logprob: float | None
@@ -98,38 +98,38 @@ class TokenLogprob(TopLogprob):
 
 
 class ChatLogprobs(BaseModel):
-    """Natural logarithms, of each token when it was decided."""
+    """Natural logarithms, for each token at the step that decided it."""
 
     content: list[TokenLogprob]
     refusal: None
 
 
-class CompletionChoice(BaseModel):
-    """One answer."""
-
+class _Choice(BaseModel):
     index: int
-    text: str
-    logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
     unmask: PathReply
 
 
+class CompletionChoice(_Choice):
+    """One choice."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
+
+
 class ChatMessage(BaseModel):
-    """What the model says."""
+    """The message of the model."""
 
     role: Literal["assistant"]
     content: str
     refusal: None
 
 
-class ChatChoice(BaseModel):
-    """One answer."""
+class ChatChoice(_Choice):
+    """One choice."""
 
-    index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
-    unmask: PathReply
 
 
 class _Head(BaseModel):
@@ -142,27 +142,27 @@ class _Head(BaseModel):
 
 
 class CompletionReply(_Head):
-    """The answer to /v1/completions."""
+    """The response of /v1/completions."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
 
 
 class ChatReply(_Head):
-    """The answer to /v1/chat/completions."""
+    """The response of /v1/chat/completions."""
 
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
 
 
 class ModelFacts(BaseModel):
-    """What a model is like."""
+    """Facts about a model."""
 
     limit: int | None = Field(description="the longest canvas")
     vocabulary: int
     mask: int
     chat: bool = Field(description="whether it has a chat template")
-    puzzle: Literal["sudoku", "countdown"] | None = Field(description="the puzzles that it is made for")
+    puzzle: Literal["sudoku", "countdown"] | None = Field(description="the kind of puzzle that it solves")
     device: str
 
 
@@ -177,7 +177,7 @@ class ModelReply(BaseModel):
 
 
 class ModelsReply(BaseModel):
-    """All of them."""
+    """The models that are served."""
 
     object: Literal["list"]
     data: list[ModelReply]
@@ -188,16 +188,16 @@ class SettingReply(BaseModel):
 
     name: str
     kind: Literal["int", "float", "bool", "str", "list"]
-    default: Any = Field(description="null: as `help` says")
+    default: Any = Field(description="null: see `help`")
     help: str
     minimum: float | None
-    above: float | None = Field(description="it must be more than this")
+    above: float | None = Field(description="exclusive minimum")
     maximum: float | None
     choices: list[str] | None
 
 
 class EntryReply(BaseModel):
-    """A sampler or a search, and the settings that it takes."""
+    """A sampler or a search, with its settings."""
 
     name: str
     summary: str
@@ -206,16 +206,18 @@ class EntryReply(BaseModel):
 
 
 class CatalogReply(BaseModel):
-    """What a recipe may be made of."""
+    """Samplers, searches and settings."""
 
     samplers: list[EntryReply]
     searches: list[EntryReply]
-    general: list[SettingReply] = Field(description="settings that go with every sampler and search")
-    usual: dict[str, Any] = Field(description="what holds where a request says nothing, as far as it goes with it")
+    general: list[SettingReply] = Field(description="settings of every sampler and search")
+    usual: dict[str, Any] = Field(
+        description="the server's defaults, used as far as the request's sampler and search take them"
+    )
 
 
 class Health(BaseModel):
-    """Whether requests are taken."""
+    """Whether requests are accepted."""
 
     status: Literal["ok", "stopping"]
     message: str

@@ -1,35 +1,36 @@
-"""A request × the models that are served -> an Order: what is decoded, with which recipe, and how it is answered."""
+"""The body of a request × a ServeConfig -> a ParsedRequest: its choices, its recipe and the form of its response."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from unmask.core.denoiser import Chats
-from unmask.decoding.decode import layout, prepare
-from unmask.decoding.prompt import HOLE, Canvas, Text, encode, from_canvas
+from unmask.decoding.decode import check, layout
+from unmask.decoding.prompt import HOLE, Canvas, Text, default_length, encode, from_canvas
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, SAMPLER_ALIASES, general, takes
+from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, general, takes
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.models import BUNDLED, Denoiser
 from unmask.samplers import SAMPLERS
 from unmask.search import SEARCHES
 from unmask.server import schemas
 from unmask.server.limits import Limits, Refusal
-from unmask.server.puzzle import Riddle, kind_of, riddle
+from unmask.server.puzzle import ParsedPuzzle, kind_of, parse_puzzle
 from unmask.server.validation import about
 
 
 @dataclass(frozen=True)
-class Shop:
-    """What is served, and how where a request says nothing."""
+class ServeConfig:
+    """The models of a server, its default settings and its limits."""
 
     models: Mapping[str, Denoiser]
-    usual: Mapping[str, Any]  # settings of a recipe
+    defaults: Mapping[str, Any]  # settings of a recipe that a request may leave out
     limits: Limits
-    plain_chat: bool = False  # messages as plain text, for models without a chat template
+    plain_chat: bool = False  # send messages as plain text to models without a chat template
 
     def model(self, name: str) -> Denoiser:
         if name not in self.models:
@@ -40,125 +41,135 @@ class Shop:
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice: what is decoded, and which part of it is the answer."""
+    """One choice: its canvas, and the part of it that is the answer."""
 
     canvas: Canvas
     ids: list[int]  # the prompt, or the whole canvas
     end: int | None  # the answer ends before this column
     seed: int
-    riddle: Riddle | None = None  # the puzzle that it answers
+    puzzle: ParsedPuzzle | None = None
 
 
 @dataclass(frozen=True)
-class Order:
-    """A request that was understood."""
+class ParsedRequest:
+    """A request after its checks."""
 
     name: str
     model: Denoiser
     recipe: Recipe  # without its seed
     choices: list[Choice]
-    prompted: bool  # each is a prompt and a length, else a canvas
-    whole: bool  # the answer is the whole canvas
-    given: int  # tokens of all prompts
-    stop: tuple[str, ...] = ()
-    logprobs: int | None = None
-    stream: bool = False
-    usage: bool = False  # a stream ends with the usage
-    chat: bool = False
+    prompted: bool  # each choice is a prompt and a length, else a canvas
+    is_canvas: bool  # the answer is the whole canvas
+    prompt_tokens: int
+    stop: tuple[str, ...]
+    logprobs: int | None
+    stream: bool
+    include_usage: bool  # in the last chunk of a stream
+    chat: bool
 
     @property
-    def settles(self) -> bool:
-        """Whether text can be sent before the end: there is one path, which never goes back."""
+    def streams_text(self) -> bool:
+        """Whether text is final before the end: with one path that never revises."""
         return self.recipe.build_search().particles == 1 and not self.recipe.build_sampler().revises
 
 
 Body = schemas.Completion | schemas.Chat | schemas.Paths
 
 
-def understand(body: Body, shop: Shop) -> Order:
-    """The order, after every check that needs no network."""
+def parse(body: Body, config: ServeConfig) -> ParsedRequest:
+    """The request, after every check that needs no network."""
     try:
-        return _understood(body, shop)
+        return _parsed(body, config)
     except UnmaskError as error:
         raise about(error, body) from None
 
 
-def _understood(body: Body, shop: Shop) -> Order:
-    model = shop.model(body.model)
-    n, stop = _answered(body)
-    given = _settings(body, shop.usual)
-    seed = given.get("seed")
-    riddles = _riddles(body, model)
-    texts, kind = _texts(body, model, shop.plain_chat, riddles)
-    prompts = [encode(model, text) for text in texts] if kind == "prompt" else []
-    recipe = _recipe(given, model, prompts, kind == "canvas").replace(seed=0)
-    limit, particles = shop.limits, recipe.build_search().particles * (2 if recipe.guidance > 0 else 1)
+def _parsed(body: Body, config: ServeConfig) -> ParsedRequest:
+    model = config.model(body.model)
+    n, stop = _choices_and_stops(body)
+    settings = _settings(body, config.defaults)
+    seed = settings.get("seed")
+    puzzles = _puzzles(body, model)
+    texts, is_canvas = _texts(body, model, config.plain_chat, puzzles)
+    prompts = [] if is_canvas else [encode(model, text) for text in texts]
+    recipe = _recipe(settings, model, prompts, is_canvas).replace(seed=0)
     suffix = getattr(body, "suffix", None)
     after = encode(model, suffix) if suffix else []
-    positions = max([len(ids) + len(after) + (recipe.length or 0) for ids in prompts], default=0)
-    limit.check_steps(recipe)
-    limit.check_size(n * len(texts), particles, positions)
-    found: list[tuple[list[int], int | None]]
-    if kind == "canvas":
-        limit.check_size(n, particles, sum(_holes(text) for text in texts))
-        found = [(canvas.tokens, None) for canvas in (from_canvas(model, text) for text in texts)]
-        limit.check_size(n * len(found), particles, max(len(ids) for ids, _ in found))
-    elif after:
-        found = [_infilled(model, ids, after, recipe) for ids in prompts]
-        recipe = recipe.replace(length=None)
+    _check_size(config.limits, n, texts, prompts, after, recipe)
+    if is_canvas:
+        ids = [from_canvas(model, text).tokens for text in texts]
+        config.limits.check_size(n * len(ids), _rows(recipe), max(map(len, ids)))
     else:
-        found = [(ids, None) for ids in prompts]
-    prompted = kind == "prompt" and not after
-    many = [ids for ids, _ in found]
-    rows = layout(model, many if prompted else None, None if prompted else many, recipe)
-    prepare(model, rows, [0] * len(rows), recipe)
-    first = secrets.randbits(31) if seed is None else seed
-    choices = [
-        Choice(Canvas(row.tokens, row.given if prompted else len(prompts[place]) if after else 0), ids, end, 0)
-        for place, (row, (ids, end)) in enumerate(zip(rows, found, strict=True))
-    ]
-    for place, one in enumerate(riddles):
-        choices[place] = replace(choices[place], canvas=Canvas(rows[place].tokens, one.head), riddle=one)
-    spread = [choice for choice in choices for _ in range(n)]
-    if first + len(spread) > 2**63:
-        most = 2**63 - len(spread)
-        raise Refusal(400, f"seed is {first}", f"for {len(spread)} choices it must be at most {most}", param="seed")
-    return Order(
-        body.model,
-        model,
-        recipe,
-        [replace(one, seed=first + place) for place, one in enumerate(spread)],
-        prompted,
-        kind == "canvas",
-        sum(token != model.vocab.mask for row in rows for token in row.tokens),
-        stop,
-        _logprobs(body),
-        bool(getattr(body, "stream", None)),
-        _usage(body),
-        isinstance(body, schemas.Chat),
+        ids = [_infilled(model, before, after, recipe) for before in prompts] if after else prompts
+    starts = [one.head for one in puzzles] or [len(prompt) for prompt in prompts] or [0] * len(ids)
+    ends = [start + (recipe.length or 0) if after else None for start in starts]
+    recipe = recipe.replace(length=None) if after else recipe
+    prompted = not is_canvas and not after
+    rows = layout(model, ids if prompted else None, None if prompted else ids, recipe)
+    check(model, rows, recipe)
+    canvases = [Canvas(row.tokens, start) for row, start in zip(rows, starts, strict=True)]
+    parts = zip_longest(canvases, ids, ends, puzzles)  # there may be no puzzles
+    choices = [Choice(canvas, one, end, 0, puzzle) for canvas, one, end, puzzle in parts]
+    return ParsedRequest(
+        name=body.model,
+        model=model,
+        recipe=recipe,
+        choices=_seeded([choice for choice in choices for _ in range(n)], seed),
+        prompted=prompted,
+        is_canvas=is_canvas,
+        prompt_tokens=sum(token != model.vocab.mask for row in rows for token in row.tokens),
+        stop=stop,
+        logprobs=_logprobs(body),
+        stream=bool(getattr(body, "stream", None)),
+        include_usage=_usage(body),
+        chat=isinstance(body, schemas.Chat),
     )
 
 
+def _rows(recipe: Recipe) -> int:
+    """Rows of one choice; guidance doubles them."""
+    return recipe.build_search().particles * (2 if recipe.guidance > 0 else 1)
+
+
+def _check_size(
+    limits: Limits, n: int, texts: Sequence[Text], prompts: Sequence[list[int]], after: list[int], recipe: Recipe
+) -> None:
+    """Refuse a request that is too large, before its canvases are built."""
+    limits.check_steps(recipe)
+    longest = max((len(prompt) + len(after) + (recipe.length or 0) for prompt in prompts), default=0)
+    limits.check_size(n * len(texts), _rows(recipe), longest)
+    if not prompts:
+        limits.check_size(n, _rows(recipe), sum(map(_holes, texts)))
+
+
+def _seeded(choices: Sequence[Choice], seed: int | None) -> list[Choice]:
+    """The choices with consecutive seeds, from the given one or a random one."""
+    first = secrets.randbits(31) if seed is None else seed
+    if first + len(choices) > 2**63:
+        most = 2**63 - len(choices)
+        raise Refusal(400, f"seed is {first}", f"for {len(choices)} choices it must be at most {most}", param="seed")
+    return [replace(choice, seed=first + place) for place, choice in enumerate(choices)]
+
+
 def _holes(canvas: Text) -> int:
-    """How many positions a canvas opens, before they are laid out."""
+    """How many positions the markers of a canvas open."""
     marks = HOLE.findall(canvas) if isinstance(canvas, str) else []
     return sum(int(mark[6:-1] or 1) for mark in marks)
 
 
-def _infilled(model: Denoiser, before: list[int], after: list[int], recipe: Recipe) -> tuple[list[int], int]:
-    """A canvas whose one hole stands between two texts, and the column at which the hole ends."""
+def _infilled(model: Denoiser, before: list[int], after: list[int], recipe: Recipe) -> list[int]:
+    """A canvas with one hole between two texts."""
     assert recipe.length is not None
     if model.vocab.mask in [*before, *after]:
         raise InputError(f"prompt or suffix holds the mask id {model.vocab.mask}", "give text with holes as canvas")
-    end = len(before) + recipe.length
-    return [*before, *[model.vocab.mask] * recipe.length, *after], end
+    return [*before, *[model.vocab.mask] * recipe.length, *after]
 
 
 # --- the fields ------------------------------------------------------------------------------------------------------
 
 
-def _answered(body: Body) -> tuple[int, tuple[str, ...]]:
-    """Choices of a prompt and stop sequences, after a look at what is not supported."""
+def _choices_and_stops(body: Body) -> tuple[int, tuple[str, ...]]:
+    """The number of choices per prompt and the stop sequences; unsupported fields are refused."""
     for name, (neutral, way_out) in schemas.NEUTRAL.items():
         value = getattr(body, name, None)
         if value is not None and value not in neutral:
@@ -179,7 +190,7 @@ def _answered(body: Body) -> tuple[int, tuple[str, ...]]:
 
 
 def _logprobs(body: Body) -> int | None:
-    """How many most probable tokens are told beside each; None: no log-probabilities at all."""
+    """How many most probable tokens the response has beside each; None: no log-probabilities."""
     if isinstance(body, schemas.Paths):
         return None
     if isinstance(body, schemas.Completion):
@@ -194,56 +205,50 @@ def _usage(body: Body) -> bool:
     return options is not None and bool(options.include_usage)
 
 
-def _riddles(body: Body, model: Denoiser) -> list[Riddle]:
-    """The puzzles of a request: its `puzzle`, or the texts that it prompts a model of puzzles with."""
+def _puzzles(body: Body, model: Denoiser) -> list[ParsedPuzzle]:
+    """The puzzles of a request: its `puzzle`, or its text prompts to a model of puzzles."""
     puzzle, prompt = getattr(body, "puzzle", None), getattr(body, "prompt", None)
     if puzzle is not None:
-        return [riddle(model, body.model, puzzle)]
+        return [parse_puzzle(model, body.model, puzzle)]
     texts = [prompt] if isinstance(prompt, str) else prompt or []
-    said = any(isinstance(text, str) and text for text in texts) or (prompt == "" and not getattr(body, "canvas", None))
-    if not said or kind_of(model) is None:
-        return []
-    return [riddle(model, body.model, text) for text in texts]
+    given = any(isinstance(text, str) and text for text in texts)
+    given = given or (prompt == "" and not getattr(body, "canvas", None))
+    return [parse_puzzle(model, body.model, text) for text in texts] if given and kind_of(model) else []
 
 
-def _texts(body: Body, model: Denoiser, plain: bool, riddles: Sequence[Riddle]) -> tuple[list[Text], str]:
-    """What is decoded: prompts, or canvases."""
+def _texts(body: Body, model: Denoiser, plain: bool, puzzles: Sequence[ParsedPuzzle]) -> tuple[list[Text], bool]:
+    """The prompts or canvases of a request, and whether they are canvases."""
     canvas, messages, prompt, puzzle = (
         getattr(body, name, None) for name in ("canvas", "messages", "prompt", "puzzle")
     )
     if sum(given not in (None, "") for given in (canvas, messages, prompt, puzzle)) > 1:
         names = "prompt, messages and canvas" if puzzle is None else "prompt, messages, canvas and puzzle"
         raise Refusal(400, f"{names} exclude each other", "give one of them", param="prompt")
-    if riddles or canvas is not None:
+    if puzzles or canvas is not None:
         for name in ("suffix", "stop", "length", "max_new_tokens", "gen_length", *schemas.LENGTHS):
             if getattr(body, name, None):
-                said = f"{name} has no effect on a {'puzzle' if riddles else 'canvas'}"
-                raise Refusal(400, said, "leave it out", param=name)
-        return ([one.canvas for one in riddles] if canvas is None else [canvas]), "canvas"
+                message = f"{name} has no effect on a {'puzzle' if puzzles else 'canvas'}"
+                raise Refusal(400, message, "leave it out", param=name)
+        return ([one.canvas for one in puzzles] if canvas is None else [canvas]), True
     if messages is not None:
-        return [_dialogue(messages, model, plain)], "prompt"
+        return [_dialogue(messages, model, plain)], False
     if isinstance(prompt, list) and not isinstance(prompt[0], int):
-        return list(prompt), "prompt"
-    return [prompt if prompt is not None else ""], "prompt"
+        return list(prompt), False
+    return [prompt if prompt is not None else ""], False
 
 
 def _dialogue(messages: Sequence[schemas.Message], model: Denoiser, plain: bool) -> Text:
-    """The messages for the model's template; as plain text where it has none and that is allowed."""
-    turns = [{"role": _role(message), "content": _content(message)} for message in messages]
+    """The messages for the model's chat template; as plain text if it has none and `plain` allows it."""
+    turns = [
+        {"role": "system" if message.role == "developer" else message.role, "content": _content(message)}
+        for message in messages
+    ]
     if isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None:
         return turns
     if plain:
         return "\n\n".join(turn["content"] for turn in turns)
-    raise Refusal(
-        400,
-        f"{model.name} has no chat template",
-        "use /v1/completions, or start the server with --plain-chat",
-        param="messages",
-    )
-
-
-def _role(message: schemas.Message) -> str:
-    return "system" if message.role == "developer" else message.role
+    hint = "use /v1/completions, or start the server with --plain-chat"
+    raise Refusal(400, f"{model.name} has no chat template", hint, param="messages")
 
 
 def _content(message: schemas.Message) -> str:
@@ -254,10 +259,10 @@ def _content(message: schemas.Message) -> str:
 # --- the recipe ------------------------------------------------------------------------------------------------------
 
 
-def _settings(body: Body, usual: Mapping[str, Any]) -> dict[str, Any]:
-    """What the request says, over what is usual here as far as that goes with it."""
+def _settings(body: Body, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the request, over the server's defaults that its sampler and search take."""
     given: dict[str, Any] = {}
-    named: dict[str, str] = {}  # what the request calls them
+    named: dict[str, str] = {}  # their names in the request
     for name in [*schemas.SETTINGS, *schemas.LENGTHS]:
         value = getattr(body, name, None)
         if value is None:
@@ -267,32 +272,31 @@ def _settings(body: Body, usual: Mapping[str, Any]) -> dict[str, Any]:
             raise Refusal(400, f"{named[setting]} and {name} mean the same", "leave one out", param=name)
         named[setting] = name
         given[setting] = SAMPLER_ALIASES.get(str(value), value) if setting == "sampler" else value
-    if given.get("background") not in (None, *BUNDLED, usual.get("background")):
-        said = f"background is {given['background']!r}"
-        raise Refusal(400, said, f"a request may name {', '.join(BUNDLED)}; a file only the server", param="background")
-    sampler, search = (given.get(name, usual.get(name, usually)) for name, usually in WHO)
+    if given.get("background") not in (None, *BUNDLED, defaults.get("background")):
+        hint = f"a request may name {', '.join(BUNDLED)}; a file only the server"
+        raise Refusal(400, f"background is {given['background']!r}", hint, param="background")
+    sampler, search = (given.get(name, defaults.get(name, default)) for name, default in ENTRIES)
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS, setting="sampler")
     if search not in SEARCHES:
         raise unknown("search", search, SEARCHES, setting="search")
     taken = {*takes(SAMPLERS[sampler]), *takes(SEARCHES[search])}
-    kept = {name: value for name, value in usual.items() if general(name) or name in taken}
+    kept = {name: value for name, value in defaults.items() if general(name) or name in taken}
     return {**kept, **given}
 
 
-WHO = (("sampler", Recipe().sampler), ("search", Recipe().search))
+ENTRIES = (("sampler", Recipe().sampler), ("search", Recipe().search))
 
 
 def _recipe(given: dict[str, Any], model: Denoiser, prompts: Sequence[Sequence[int]], canvas: bool) -> Recipe:
-    """The recipe; where nobody says how long an answer is, a few lines or what the model allows.
+    """The recipe; without a length, the default one or what the model allows.
 
-    A nucleus of everything, or of the one token that temperature 0 takes anyway, is none: clients send them.
+    Clients send top_p = 1, and top_p with temperature 0: neither changes anything, so both are dropped.
     """
     if canvas:
         given.pop("length", None)
     elif given.get("length") is None:
-        longest = max(map(len, prompts), default=0)
-        given["length"] = DEFAULT_LENGTH if model.limit is None else max(1, min(DEFAULT_LENGTH, model.limit - longest))
+        given["length"] = default_length(model, prompts)
     top_p = given.pop("top_p", None)
     recipe = Recipe.from_dict(given)
     if top_p is None or Recipe(temperature=1.0, top_p=top_p).top_p == 1:

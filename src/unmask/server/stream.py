@@ -1,4 +1,4 @@
-"""Events of one choice -> the text that is settled, token by token, with what is known of each token; and SSE."""
+"""The canvas of a choice -> its text as it becomes final, token by token; and the format of server-sent events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.decoding.decode import shown
 from unmask.decoding.trace import Canvases, Logprob
 from unmask.server.request import Choice
 
-HALF = "\ufffd"  # what a tokenizer writes for a part of a character
+HALF = "\ufffd"  # written by a tokenizer for a part of a character
 
 
 def sse(data: Any, event: str | None = None) -> bytes:
@@ -24,16 +24,16 @@ def sse(data: Any, event: str | None = None) -> bytes:
 
 
 class Spelling:
-    """Tokens, one after the other -> their text, and where each of them ends in it."""
+    """Tokens in order -> their text, and the place in it where each of them ends."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.ids: list[int] = []
         self.ends: list[int] = []
-        self.text = ""  # without a half character at its end
+        self.text = ""  # without a partial character at its end
 
     def add(self, ids: Iterable[int]) -> None:
-        """More tokens."""
+        """Append tokens."""
         for token in ids:
             self.ids.append(token)
             whole = self.tokenizer.decode(self.ids).rstrip(HALF)
@@ -42,19 +42,22 @@ class Spelling:
             self.ends.append(len(self.text))
 
     def finish(self) -> None:
-        """Nothing follows: halves stay halves."""
+        """No token follows: partial characters stay in the text."""
         self.text = self.tokenizer.decode(self.ids)
         if self.ends:
             self.ends[-1] = len(self.text)
 
+    def start(self, place: int) -> int:
+        """Where the text of one token begins."""
+        return self.ends[place - 1] if place else 0
+
     def tokens(self, end: int) -> int:
         """How many tokens begin before this place of the text."""
-        begins = [0, *self.ends][: len(self.ids)]
-        return sum(begin < end for begin in begins)
+        return sum(self.start(place) < end for place in range(len(self.ids)))
 
     def piece(self, place: int) -> str:
         """The text of one token."""
-        return self.text[self.ends[place - 1] if place else 0 : self.ends[place]]
+        return self.text[self.start(place) : self.ends[place]]
 
 
 def cut(text: str, stops: Sequence[str]) -> int:
@@ -62,19 +65,13 @@ def cut(text: str, stops: Sequence[str]) -> int:
     return min((at for at in (text.find(stop) for stop in stops) if at >= 0), default=len(text))
 
 
-def sure(text: str, stops: Sequence[str]) -> int:
-    """How much of a text can be sent that goes on: what may turn out to be a stop sequence is held back."""
+def sendable(text: str, stops: Sequence[str]) -> int:
+    """How much of an unfinished text can be sent: the possible beginning of a stop sequence is held back."""
     held = max(
         (size for stop in stops for size in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:size])),
         default=0,
     )
     return min(cut(text, stops), len(text) - held)
-
-
-def settled(tokens: Sequence[int], choice: Choice, vocab: Vocab) -> list[int]:
-    """The columns of an answer before its first masked position."""
-    end = next((at for at in range(choice.canvas.given, len(tokens)) if tokens[at] == vocab.mask), len(tokens))
-    return visible(tokens[:end], choice, vocab)
 
 
 def visible(tokens: Sequence[int], choice: Choice, vocab: Vocab) -> list[int]:
@@ -84,15 +81,15 @@ def visible(tokens: Sequence[int], choice: Choice, vocab: Vocab) -> list[int]:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of an answer: their text, their columns, and the log-probabilities of columns."""
+    """The tokens of an answer: their text, their columns, and the log-probabilities by column."""
 
     spelling: Spelling
     columns: list[int]
-    logs: Mapping[int, Logprob]
+    logprobs: Mapping[int, Logprob]
 
 
-class Settled:
-    """What of an answer was sent, and what can be sent now."""
+class SentText:
+    """The part of an answer that was sent, and the part that can be sent next."""
 
     def __init__(self, choice: Choice, canvases: Canvases, model: Denoiser, stops: Sequence[str]) -> None:
         self.choice, self.canvases, self.vocab, self.stops = choice, canvases, model.vocab, stops
@@ -101,25 +98,25 @@ class Settled:
         self.text = 0  # characters sent
         self.tokens = 0  # tokens sent
 
-    def more(self) -> tuple[str, range]:
-        """Text and tokens that have become sure."""
-        row = self.canvases.rows[0]
-        columns = self.columns = settled(row, self.choice, self.vocab)
-        self.spelling.add(row[at] for at in columns[len(self.spelling.ids) :])
-        end = sure(self.spelling.text, self.stops)
-        whole = sum(place <= end for place in self.spelling.ends) if end else 0
-        return self._sent(end, whole)
-
     @property
     def known(self) -> Tokens:
         return Tokens(self.spelling, self.columns, self.canvases.logprobs[0])
 
-    def rest(self, spelling: Spelling, end: int) -> tuple[str, range]:
-        """What is left of the whole answer, which ends there."""
-        self.spelling = spelling
-        return self._sent(end, spelling.tokens(end))
+    def more(self) -> tuple[str, range]:
+        """Text and tokens of the only row that have become final: all before its first masked position."""
+        row = self.canvases.rows[0]
+        end = next((at for at in range(self.choice.canvas.given, len(row)) if row[at] == self.vocab.mask), len(row))
+        self.columns = visible(row[:end], self.choice, self.vocab)
+        self.spelling.add(row[at] for at in self.columns[len(self.spelling.ids) :])
+        end = sendable(self.spelling.text, self.stops)
+        return self._send(end, sum(place <= end for place in self.spelling.ends) if end else 0)
 
-    def _sent(self, text: int, tokens: int) -> tuple[str, range]:
+    def rest(self, spelling: Spelling, end: int) -> tuple[str, range]:
+        """Text and tokens up to the end of the whole answer."""
+        self.spelling = spelling
+        return self._send(end, spelling.tokens(end))
+
+    def _send(self, text: int, tokens: int) -> tuple[str, range]:
         before, first = self.text, self.tokens
         self.text, self.tokens = max(text, before), max(tokens, first)
         return self.spelling.text[before : self.text], range(first, self.tokens)

@@ -1,4 +1,4 @@
-"""What is wrong with the fields of a request -> one Refusal in the words of the API, about the field that is wrong."""
+"""An invalid request -> one Refusal that names the field and the remedy, in the words of the API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/chat/completions": schemas.Chat,
     "/v1/paths": schemas.Paths,
 }
-# field: what it must be
+# the kind of value of each field, for messages
 WANTED: dict[str, str] = {
     **{name: WORDS[row.kind] for name, row in known().items()},
     "model": "the name of a model, as text",
@@ -46,13 +46,13 @@ WANTED: dict[str, str] = {
 
 
 def invalid(errors: Sequence[Mapping[str, Any]], path: str, body: Any) -> Refusal:
-    """The first field that is wrong, in one line."""
+    """The first invalid field, in one line."""
     first = errors[0]
     where = first["loc"][1:]
     if first["type"] == "json_invalid":
-        return Refusal(400, "the body is no JSON", str(first.get("ctx", {}).get("error", "")))
+        return Refusal(400, "the body is not JSON", str(first.get("ctx", {}).get("error", "")))
     if not where or not isinstance(body, dict):
-        return Refusal(400, "the body is no JSON object", "send an object with the fields of the request")
+        return Refusal(400, "the body is not a JSON object", "send an object with the fields of the request")
     name = str(where[0])
     if len(where) == 1 and first["type"] == "extra_forbidden":
         return _unknown(name, path)
@@ -67,20 +67,20 @@ def invalid(errors: Sequence[Mapping[str, Any]], path: str, body: Any) -> Refusa
 
 
 def _unknown(name: str, path: str) -> Refusal:
-    """A field that this endpoint does not have."""
+    """An unknown field of this endpoint."""
     if name in schemas.ELSEWHERE:
         return Refusal(400, f"{name} is not supported", "leave it out", param=name)
     others = [other for other, body in BODIES.items() if other != path and name in body.model_fields]
     near = get_close_matches(name, [*BODIES[path].model_fields], n=1, cutoff=0.7)
     if others:
         hint = f"{' and '.join(others)} {'takes' if len(others) == 1 else 'take'} it"
-        return Refusal(400, f"{name} is no field of {path}", hint, param=name)
+        return Refusal(400, f"{name} is not a field of {path}", hint, param=name)
     hint = f"did you mean {near[0]!r}?" if near else "GET /openapi.json lists the fields"
     return Refusal(400, f"unknown field {name!r}", hint, param=name)
 
 
 def _inside(name: str, errors: Sequence[Mapping[str, Any]]) -> Refusal:
-    """What is wrong inside an object, or a list of them; of several readings, the one that went furthest."""
+    """The fault inside an object or a list of objects; of several readings, the one that got furthest."""
     rank = {"none_required": 1, "literal_error": 2}
     found = max(errors, key=lambda one: (len(one["loc"]), rank.get(one["type"], 0)))
     *outer, last = [part for part in found["loc"][1:] if isinstance(part, int) or str(part).isidentifier()]
@@ -110,29 +110,29 @@ def _inside(name: str, errors: Sequence[Mapping[str, Any]]) -> Refusal:
 
 
 def about(error: UnmaskError, body: BaseModel) -> Refusal:
-    """An error of the library, with the names that the request uses, and the field that it is about."""
+    """An error of the library with the names of the request, and the field at fault."""
     if isinstance(error, ModelError):
         return refusal(error)
     given = {name for name in type(body).model_fields if getattr(body, name) is not None}
     setting = error.setting if isinstance(error, SettingError) and error.setting in known() else ""
     names = {word: _called(word, given) for word in ("length", setting) if word}
-    said, hint = (
+    message, hint = (
         re.sub(rf"(?<![\w'])(?:the (?=length))?({'|'.join(names)})(?![\w'])", lambda found: names[found[1]], text)
         for text in (error.message, error.hint)
     )
     source = next((name for name in ("prompt", "messages", "canvas", "puzzle") if name in given), None)
-    return Refusal(400, said, hint, param=names[setting] if setting else source)
+    return Refusal(400, message, hint, param=names[setting] if setting else source)
 
 
 def _called(setting: str, given: Collection[str]) -> str:
-    """What a request calls a setting."""
+    """The name of a setting in a request."""
     also = [alias for alias, name in ALIASES.items() if name == setting]
     names = [setting, *also, *(schemas.LENGTHS if setting == "length" else ())]
-    usual = "max_tokens" if setting == "length" else setting
-    return next((name for name in names if name in given), usual)
+    default = "max_tokens" if setting == "length" else setting
+    return next((name for name in names if name in given), default)
 
 
 def _shown(value: Any) -> str:
-    """A value of the request, if it is short."""
+    """A value of the request, shortened."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:59]}…"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, sudoku, sudoku4
-from unmask.tasks.shots import shots
-from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task, puzzle_of
+from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task, puzzle_of, shots
 
 TASKS: dict[str, Task] = {
     task.name: task

@@ -33,7 +33,7 @@ def read(path: Path) -> list[Example]:
 
 
 def read_problems(path: Path) -> Iterator[Example]:
-    """Lines like `15,44,79,50`, or JSON lines with such an `input`: what the bundled model can be asked."""
+    """Lines like `15,44,79,50`, or JSON lines with such an `input`: the problems of the bundled model."""
     found = 0
     for number, line in enumerate(files.unpacked(path).splitlines(), 1):
         if line.strip():
@@ -52,19 +52,19 @@ def problem_text(line: str) -> str:
     if not line.lstrip().startswith("{"):
         return line
     try:
-        said = json.loads(line)["input"]
+        problem = json.loads(line)["input"]
     except (ValueError, KeyError):
-        said = None
-    if not isinstance(said, str):
+        problem = None
+    if not isinstance(problem, str):
         raise InputError("there is no text `input`", 'write {"input": "15,44,79,50"}')
-    return said
+    return problem
 
 
 # --- arithmetic ------------------------------------------------------------------------------------------------------
 
 
 def value(text: str) -> tuple[Fraction, list[str]] | None:
-    """What an arithmetic text comes to, and the numbers in it; None where it is none."""
+    """What an arithmetic text comes to, and the numbers in it; None where it is not arithmetic."""
     if len(text) > 200 or not re.fullmatch(r"[0-9+\-*/() ]+", text):
         return None
     try:
@@ -80,7 +80,7 @@ def _value(node: ast.expr, used: list[str]) -> Fraction:
         used.append(str(node.value))
         return Fraction(node.value)
     if not isinstance(node, ast.BinOp):
-        raise ValueError("no arithmetic")
+        raise ValueError("not arithmetic")
     one, other = _value(node.left, used), _value(node.right, used)
     if isinstance(node.op, ast.Add):
         return one + other
@@ -90,7 +90,7 @@ def _value(node: ast.expr, used: list[str]) -> Fraction:
         return one * other
     if isinstance(node.op, ast.Div):
         return one / other
-    raise ValueError("no arithmetic")
+    raise ValueError("not arithmetic")
 
 
 def makes(equations: Sequence[str], numbers: Sequence[str], target: str) -> bool:
@@ -127,9 +127,9 @@ def dream(text: str, example: Example) -> bool:
 
 
 def extract(text: str, example: Example) -> str | None:
-    """The first chain of equations after the first `answer is`, or of the whole text where nobody says so."""
-    said = re.split(r"answer is:?", text, maxsplit=1, flags=re.IGNORECASE)[-1]
-    found = CHAIN.search(said.translate(SIGNS))
+    """The first chain of equations after the first `answer is`, or of the whole text without it."""
+    stated = re.split(r"answer is:?", text, maxsplit=1, flags=re.IGNORECASE)[-1]
+    found = CHAIN.search(stated.translate(SIGNS))
     if found is None or re.search("[0-9] +[0-9]", found[0]):  # 3 0 is not 30
         return None
     return re.sub(r" |\.0+", "", found[0])

@@ -126,58 +126,40 @@ def _lines(path: str) -> Iterator[str]:
         raise InputError(f"there is no text in {path!r}", "give files with text in them")
 
 
-class Texts:
-    """The lines of files; with `fields`, these strings of each JSON line."""
-
-    def __init__(
-        self,
-        paths: Sequence[str],
-        fields: Sequence[str] | None,
-        on_progress: Progress = lambda path, done, total: None,
-    ) -> None:
-        self.paths, self.fields, self.on_progress = paths, fields, on_progress
-        self.place = ""  # file:line of the last text
-
-    def __iter__(self) -> Iterator[str]:
-        for path in self.paths:
-            if self.fields is None and path.endswith((".jsonl", ".json")):
-                raise InputError(f"{path!r} holds JSON", "name the fields that hold text with --fields")
-            try:
-                total = Path(path).stat().st_size
-                with open(path, "rb") as stored, io.TextIOWrapper(stored, encoding="utf-8") as file:
-                    for number, line in enumerate(file, 1):
-                        self.place = f"{path}:{number}"
-                        yield from self._texts(line.removesuffix("\n"))
-                        self.on_progress(path, stored.tell(), total)
-            except (OSError, UnicodeDecodeError) as error:
-                why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
-                raise InputError(f"cannot read {path!r}", why) from None
-
-    def _texts(self, line: str) -> Iterator[str]:
-        if self.fields is None:
-            yield line
-            return
-        if not line.strip():
-            return
+def texts(
+    paths: Sequence[str],
+    fields: Sequence[str] | None = None,
+    on_progress: Progress = lambda path, done, total: None,
+) -> Iterator[tuple[str, str]]:
+    """The place (file:line) and text of every line of files; with `fields`, of these strings of each JSON line."""
+    for path in paths:
+        if fields is None and path.endswith((".jsonl", ".json")):
+            raise InputError(f"{path!r} holds JSON", "name the fields that hold text with --fields")
         try:
-            values = json.loads(line)
-        except ValueError:
-            raise InputError(f"{self.place} is not JSON", "give JSON lines, or leave --fields out") from None
-        for name in self.fields:
-            if not isinstance(values, dict) or name not in values:
-                error = unknown("field", name, values if isinstance(values, dict) else ())
-                raise InputError(f"{self.place}: {error.message}", error.hint)
-            if not isinstance(values[name], str):
-                raise InputError(f"{self.place}: the field {name!r} is not text", "name fields that hold strings")
-            yield values[name]
+            total = Path(path).stat().st_size
+            with open(path, "rb") as stored, io.TextIOWrapper(stored, encoding="utf-8") as file:
+                for number, line in enumerate(file, 1):
+                    place, text = f"{path}:{number}", line.removesuffix("\n")
+                    for one in [text] if fields is None else _strings(text, fields, place):
+                        yield place, one
+                    on_progress(path, stored.tell(), total)
+        except (OSError, UnicodeDecodeError) as error:
+            why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InputError(f"cannot read {path!r}", why) from None
 
-    def located(self, encode: Callable[[str], list[int]]) -> Callable[[str], list[int]]:
-        """`encode`, with the place of the text in its errors."""
 
-        def encoded(text: str) -> list[int]:
-            try:
-                return encode(text)
-            except InputError as error:
-                raise InputError(f"{self.place}: {error.message}", error.hint) from None
-
-        return encoded
+def _strings(line: str, fields: Sequence[str], place: str) -> Iterator[str]:
+    """These strings of a JSON line."""
+    if not line.strip():
+        return
+    try:
+        values = json.loads(line)
+    except ValueError:
+        raise InputError(f"{place} is not JSON", "give JSON lines, or leave --fields out") from None
+    for name in fields:
+        if not isinstance(values, dict) or name not in values:
+            error = unknown("field", name, values if isinstance(values, dict) else ())
+            raise InputError(f"{place}: {error.message}", error.hint)
+        if not isinstance(values[name], str):
+            raise InputError(f"{place}: the field {name!r} is not text", "name fields that hold strings")
+        yield values[name]

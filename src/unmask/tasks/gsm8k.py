@@ -1,4 +1,4 @@
-"""GSM8K: a word problem -> a number, judged as lm-eval's flexible-extract does and by what the text says it is."""
+"""GSM8K: a word problem -> a number, judged as lm-eval's flexible-extract does and by the stated answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from unmask.tasks.grading.boxes import boxed
 from unmask.tasks.task import Example, Source, Task
 
 LOOSE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")  # what lm-eval takes for a number
-HASHES = re.compile(r"#### (-?[0-9.,]+)")
 IGNORED = (",", r"\$", r"(?s).*#### ", r"\.$")  # what lm-eval deletes before it compares
 NUMBER = r"-?\s*\$?\s*(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)"
 SAID = (re.compile(rf"####\s*({NUMBER})"), re.compile(rf"answer is:?\s*({NUMBER})", re.IGNORECASE))
@@ -37,12 +36,6 @@ def flexible(text: str, example: Example) -> bool:
     return bool(found) and bare(found[-1].strip()) == bare(example.gold)
 
 
-def hashes(text: str, example: Example) -> bool:
-    """lm-eval's strict-match: the first number after `#### ` is the reference."""
-    found = HASHES.search(text)
-    return found is not None and bare(found[1].strip()) == bare(example.gold)
-
-
 def number(text: str) -> Fraction | None:
     """1,234.50 or $18 as a number."""
     plain = re.sub(r"[\s$,]|\.$", "", text)
@@ -50,15 +43,15 @@ def number(text: str) -> Fraction | None:
 
 
 def extract(text: str, example: Example) -> str | None:
-    """The number that the text says is its answer: after ####, in \\boxed{}, or after `answer is`."""
+    """The number that the text states as its answer: after ####, in \\boxed{}, or after `answer is`."""
     after_hashes, after_words = (found and found[1] for found in (pattern.search(text) for pattern in SAID))
     return after_hashes or boxed(text) or after_words
 
 
 def strict(text: str, example: Example) -> bool:
-    """The stated answer is the same number, however it is written; a number that happens to stand last is none."""
-    said = extract(text, example)
-    return said is not None and number(said) is not None and number(said) == number(example.gold.rpartition("####")[2])
+    """The stated answer is the same number, however it is written; a number that merely comes last does not count."""
+    stated = number(extract(text, example) or "")
+    return stated is not None and stated == number(example.gold.rpartition("####")[2])
 
 
 def ask(example: Example, shots: Sequence[Example]) -> str:

@@ -27,9 +27,9 @@ def ask(example: Example, shots: Sequence[Example]) -> str:
 
 def completed(text: str, example: Example) -> str:
     """The prompt and its continuation; a whole function, fenced or not, stands after the prompt's empty one."""
-    said = code.block(text)
-    whole = re.search(rf"^def +{re.escape(example.fields['entry_point'])}\b", said, re.MULTILINE)
-    return str(example.fields["prompt"]) + ("\n\n" if whole else "") + said
+    block = code.block(text)
+    whole = re.search(rf"^def +{re.escape(example.fields['entry_point'])}\b", block, re.MULTILINE)
+    return str(example.fields["prompt"]) + ("\n\n" if whole else "") + block
 
 
 def extract(text: str, example: Example) -> str | None:

@@ -33,7 +33,7 @@ def greedy(text: str) -> str:
 
 
 def substring(text: str, example: Example) -> bool:
-    """PC-Sampler: the reference occurs in what the greedy extraction finds, so 2 is right where 12 is said."""
+    """PC-Sampler: the reference occurs in what the greedy extraction finds, so 2 counts where the answer is 12."""
     return example.gold in greedy(text)
 
 
@@ -48,13 +48,11 @@ def extract(text: str, example: Example) -> str | None:
 
 def strict(text: str, example: Example) -> bool:
     """The answer is the reference, or math-verify finds them equal."""
-    said = extract(text, example)
-    if said is None:
-        return False
-    return said == example.gold.strip() or equal(said, example.gold)
+    answer = extract(text, example)
+    return answer is not None and (answer == example.gold.strip() or equal(answer, example.gold))
 
 
-def equal(said: str, gold: str) -> bool:
+def equal(answer: str, gold: str) -> bool:
     """Whether math-verify takes two formulas for the same."""
     try:
         from math_verify import parse, verify
@@ -62,7 +60,7 @@ def equal(said: str, gold: str) -> bool:
         way_out = "pip install 'unmask[tasks]'"
         raise InputError("the strict grader of math500 needs math-verify", way_out) from None
     seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
-    one, other = (parse(f"${text}$", parsing_timeout=seconds) for text in (gold, said))
+    one, other = (parse(f"${text}$", parsing_timeout=seconds) for text in (gold, answer))
     return bool(one and other and verify(one, other, timeout_seconds=seconds))
 
 

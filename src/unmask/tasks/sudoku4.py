@@ -28,7 +28,7 @@ def read(path: Path) -> list[Example]:
         puzzle, solution = ("".join(row[name].split()) for name in named)
         if not re.fullmatch("[0-4]{16}", puzzle) or not re.fullmatch("[1-4]{16}", solution):
             raise InputError(
-                f"row {number + 1} of {str(path)!r} is no Sudoku of 4 × 4", "write 16 digits, 0 for blanks"
+                f"row {number + 1} of {str(path)!r} is not a Sudoku of 4 × 4", "write 16 digits, 0 for blanks"
             )
         found.append(example(str(number), puzzle, solution))
     return found

@@ -1,4 +1,4 @@
-"""What every evaluation has: how to read its file, to ask, to find the answer in a text and to judge it twice."""
+"""Task: how to read its file, to ask, to find the answer in a text and to grade it twice; its worked examples."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol
 
 from unmask.errors import InputError, ModelError
@@ -42,7 +43,7 @@ class Outcome(Protocol):
         """What it printed."""
 
 
-Judge = Callable[[str, Example], bool]  # (the generated text, the question) -> whether it is right
+Grader = Callable[[str, Example], bool]  # (the generated text, the question) -> whether it is right
 Run = Callable[[str], Outcome]  # code -> what became of it
 
 
@@ -61,9 +62,9 @@ class Puzzle:
 
     mask: int  # id of the mask in a canvas
     parse: Callable[[str], Any]
-    check: Callable[[Any], str | None]  # refuses what has nothing to solve; says what is strange about the others
+    check: Callable[[Any], str | None]  # refuses what has nothing to solve; a remark on some of the others
     canvas: Callable[[Any], list[int]]
-    answer: Callable[[list[int]], str]  # what the model said, as text
+    answer: Callable[[list[int]], str]  # decoded tokens as text
     fault: Callable[[str, Any], str | None]  # what is wrong with an answer
 
 
@@ -77,9 +78,9 @@ class Task:
     read: Callable[[Path], Iterable[Example]]
     ask: Callable[[Example, Sequence[Example]], str]  # the text of the prompt, with worked examples
     extract: Callable[[str, Example], str | None]  # the answer in a generated text, as `strict` reads it
-    as_published: Judge
-    strict: Judge
-    answer: Callable[[Example], str]  # a text that says the gold answer in the format that was asked for
+    as_published: Grader
+    strict: Grader
+    answer: Callable[[Example], str]  # a text with the gold answer in the requested format
     length: int  # tokens to generate
     shots: int = 0  # worked examples in the published prompt
     shown: tuple[Example, ...] = ()  # those that belong to the task; else they come from a file
@@ -111,14 +112,14 @@ class Task:
 
     def grades(self, text: str, example: Example) -> tuple[bool, bool]:
         """Both verdicts on a generated text: as published, strict."""
-        said = self.cut(text)
-        return self.as_published(said, example), self.strict(said, example)
+        answer = self.cut(text)
+        return self.as_published(answer, example), self.strict(answer, example)
 
     def running(self, run: Run) -> Task:
         """The same task, with something that runs programs; only tasks of code need it."""
         if not self.programs:
-            raise InputError(f"{self.name} runs no programs", "grade with the task as it is")
-        published, strict = (judged(program, run) for program in self.programs)
+            raise InputError(f"{self.name} runs no programs", "grade without `running`")
+        published, strict = (graded_by(program, run) for program in self.programs)
         return replace(self, as_published=published, strict=strict)
 
 
@@ -129,20 +130,20 @@ def puzzle_of(task: Task) -> Puzzle:
     return task.puzzle
 
 
-def judged(program: Callable[[str, Example], Program], run: Run) -> Judge:
+def graded_by(program: Callable[[str, Example], Program], run: Run) -> Grader:
     """A grader that runs what `program` makes of a text."""
 
-    def judge(text: str, example: Example) -> bool:
+    def grade(text: str, example: Example) -> bool:
         made = program(text, example)
         outcome = run(made.code)
         return outcome.ok and made.proof in outcome.stdout
 
-    return judge
+    return grade
 
 
 def unrun(text: str, example: Example) -> bool:
-    """The graders of a task of code, until something that runs programs is handed in."""
-    raise InputError("this task runs programs", "hand a sandbox in: task.running(run)")
+    """The grader of a task of code before `running`."""
+    raise InputError("this task runs programs", "pass a sandbox: task.running(run)")
 
 
 def located(task: Task, path: str | Path | None) -> Path:
@@ -158,3 +159,30 @@ def located(task: Task, path: str | Path | None) -> Path:
     except ModelError as error:
         way_out = f"fetch {task.source.file} of the hub's dataset {task.source.repo} and give it as --data FILE"
         raise InputError(error.message, way_out) from None
+
+
+# --- worked examples -------------------------------------------------------------------------------------------------
+
+SEED = 1234  # lm-eval's for worked examples
+
+
+def shots(task: Task, questions: Sequence[Example], pool: Sequence[Example] | None = None) -> list[list[Example]]:
+    """For each question, in the order of the file: the task's own examples, or those of the pool.
+
+    `same`: the first ones of the file itself, for all questions. `train`: drawn anew for every question from another
+    file. `others`: drawn from the questions, leaving out the one that is asked.
+    """
+    if task.shown or not task.shots:
+        return [list(task.shown)] * len(questions)
+    if pool is None and task.pool == "train":
+        raise InputError(f"{task.name} draws its worked examples from another file", "give the training questions")
+    found = list(questions if pool is None else pool)
+    extra = task.pool == "others"
+    if len(found) < task.shots + extra:
+        raise InputError(f"{len(found)} questions to draw from", f"{task.name} shows {task.shots} of them")
+    if task.pool == "same":
+        return [found[: task.shots]] * len(questions)
+    dice = Random(SEED)
+    drawn = [dice.sample(found, task.shots + extra) for _ in questions]
+    pairs = zip(questions, drawn, strict=True)
+    return [[one for one in some if not extra or one.id != question.id][: task.shots] for question, some in pairs]

@@ -8,39 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.core.state import Vocab
-from unmask.errors import ModelError, first_line, unknown
+from unmask.errors import ModelError, unknown
 from unmask.models import BUNDLED
-from unmask.models import WEIGHTS as SHIPPED
+from unmask.models import WEIGHTS as BUNDLED_WEIGHTS
 from unmask.models.families.blueprint import Config
 from unmask.models.families.native import BITS, NATIVE, read
+from unmask.models.files import checkpoint
 from unmask.models.files.bits import pack, unpack
-from unmask.models.files.checkpoint import (
-    WEIGHTS,
-    fill,
-    new_checkpoint,
-    read_bytes,
-    read_json,
-    survey,
-    write_json,
-    write_weights,
-)
 from unmask.models.files.hub import TOKENIZER
 from unmask.models.network import Network, Shape, empty
 from unmask.models.tokenizers import Characters
 from unmask.models.transformer import Transformer
 
 PLACES = ("embed", "row", "column", "box", "place")
-FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a Shape: the task says them
+FIXED = ("vocabulary", "position", "places", "tied", "condition")  # of a Shape: set by the task
 FREE = tuple(field.name for field in fields(Shape) if field.name not in FIXED)  # sizes that a user may change
 
 
 def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> Network:
-    """Random weights: embeddings of spread 1, so that places and tokens weigh the same; layers that keep sizes."""
+    """Random weights: embeddings of spread 1, so that positions and tokens weigh the same; layers that keep scales."""
     network = empty(read(Config(config)).shape, device, torch.float32)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in network.named_parameters():
@@ -54,21 +43,27 @@ def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> N
     return network
 
 
+def bundled_config(name: str) -> dict[str, Any]:
+    """The config of a bundled model, with which training starts by default."""
+    return _network(checkpoint.read_json(BUNDLED_WEIGHTS / name, "config.json") or {})
+
+
 def weights_at(name: str) -> Path:
-    """The file of weights that a user means: by its path, by its directory, or by the name of a bundled model."""
-    path = SHIPPED / name if name in BUNDLED else Path(name).expanduser()
-    path = path / WEIGHTS if path.is_dir() else path
+    """The file of weights for a path, a directory, or the name of a bundled model."""
+    path = BUNDLED_WEIGHTS / name if name in BUNDLED else Path(name).expanduser()
+    path = path / checkpoint.WEIGHTS if path.is_dir() else path
     if not path.is_file():
-        raise ModelError(f"there is no {str(path)!r}", f"give a {WEIGHTS}, its directory, or {', '.join(BUNDLED)}")
+        way_out = f"give a {checkpoint.WEIGHTS}, its directory, or {', '.join(BUNDLED)}"
+        raise ModelError(f"there is no {str(path)!r}", way_out)
     return path
 
 
 def sizes(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes of a model of ours in a directory, which must be of the task whose config is given; {}: none is there.
+    """The sizes of the model of ours in a directory, to train it further; {} where there is none.
 
-    What a network is trained on from has these sizes, whatever the task's own are.
+    It must be of the task whose config is given.
     """
-    kept = read_json(directory, "config.json") or {}
+    kept = checkpoint.read_json(directory, "config.json") or {}
     if kept.get("model_type") not in NATIVE.types:
         return {}
     if any(kept.get(name) != config.get(name) for name in ("position", "alphabet")):
@@ -79,23 +74,18 @@ def sizes(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 def fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     """Refuse tensors of another network."""
     for name in {**wanted, **found}:
-        there, here = (_size(tensors.get(name)) for tensors in (found, wanted))
+        there, here = (
+            checkpoint.as_text(tensors[name].shape) if name in tensors else "missing" for tensors in (found, wanted)
+        )
         if there != here:
             raise ModelError(
                 f"{str(path)!r} is of another network: {name} is {there}, here {here}", "give its --shape, or another"
             )
 
 
-def _size(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else " × ".join(map(str, tensor.shape))
-
-
 def take(network: Network, path: Path) -> None:
-    """Start from the weights of a checkpoint instead, of 16 bits or 8."""
-    try:
-        weights = unpack(load_file(path))
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{str(path)!r} cannot be read", first_line(error)) from None
+    """Replace the weights by those of a checkpoint, of 16 bits or 8."""
+    weights = unpack(checkpoint.read_tensors(path)[0])
     parameters = dict(network.named_parameters())
     fit(path, weights, parameters)
     for name, parameter in parameters.items():
@@ -111,16 +101,16 @@ def as_denoiser(name: str, config: Mapping[str, Any], network: Network) -> Trans
 
 
 def save(directory: Path, config: Mapping[str, Any], network: Network, bits: int = 16) -> None:
-    """The network as a model: in 16 bits as float16, a rounding that no figure notices, or in 8 (`models.bits`)."""
+    """The network as a model: in 16 bits as float16, which changes no figure, or in 8 (`models.files.bits`)."""
     _write(directory, config, dict(network.named_parameters()), bits, None, [])
 
 
 def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | None = None) -> None:
-    """Checkpoints of one network of ours -> the mean of their weights, with the first one's tokenizer; of one: itself.
+    """Checkpoints of one network of ours -> the mean of their weights, with the first one's tokenizer.
 
-    The ends of two runs from one start are often better in the middle between them than either is.
+    The mean of two runs from one start is often better than either.
     """
-    with new_checkpoint(target) as begun:
+    with checkpoint.new_checkpoint(target) as begun:
         config, weights = _weights(sources[0])
         for source in sources[1:]:
             other, more = _weights(source)
@@ -128,7 +118,7 @@ def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | Non
                 raise ModelError(f"{str(source)!r} is of another network than {str(sources[0])!r}", "they have no mean")
             weights = {name: weight + more[name] for name, weight in weights.items()}
         for name in TOKENIZER:
-            data = read_bytes(sources[0], name)
+            data = checkpoint.read_bytes(sources[0], name)
             if data is not None:
                 begun.append(target / name)
                 begun[-1].write_bytes(data)
@@ -136,15 +126,15 @@ def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | Non
 
 
 def _weights(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config = read_json(source, "config.json") or {}
+    config = checkpoint.read_json(source, "config.json") or {}
     if config.get("model_type") not in NATIVE.types:
-        raise ModelError(f"{str(source)!r} is no model of unmask's own layout", "only these can be merged")
-    network = fill(read(Config(config)), survey(source), torch.device("cpu"), torch.float32)
+        raise ModelError(f"{str(source)!r} is not a model of unmask's own layout", "only these can be merged")
+    network = checkpoint.fill(read(Config(config)), checkpoint.survey(source), torch.device("cpu"), torch.float32)
     return config, {name: parameter.detach() for name, parameter in network.named_parameters()}
 
 
 def _network(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config says beside how its weights are kept."""
+    """A config without the fields about how its weights are stored."""
     return {name: value for name, value in config.items() if name not in ("bits", "group")}
 
 
@@ -160,5 +150,5 @@ def _write(
         raise unknown("number of bits", bits, map(str, BITS))
     halves = {name: weight.detach().half().cpu() for name, weight in weights.items()} if bits == 16 else {}
     kept = {"bits": 8} | ({} if group is None else {"group": group}) if bits == 8 else {}
-    write_weights(directory / WEIGHTS, halves or pack(weights, group), begun)
-    write_json(directory / "config.json", _network(config) | kept, begun)
+    checkpoint.write_weights(directory / checkpoint.WEIGHTS, halves or pack(weights, group), begun)
+    checkpoint.write_json(directory / "config.json", _network(config) | kept, begun)

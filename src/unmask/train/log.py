@@ -1,22 +1,27 @@
-"""The log of a training: its events <-> the lines of log.jsonl."""
+"""The log of a training: its events <-> the lines of log.jsonl; and a picture of them, as SVG."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.errors import InputError
-from unmask.evaluate.lock import locked
+from unmask.evaluate.rows import locked, to_json
+from unmask.report import chart
+from unmask.report.chart import Curve
 
-LOG = "log.jsonl"
+LOG, PLOT = "log.jsonl", "loss.svg"
+KNOWN = {"event", "step", "seconds"}  # fields of a validation that are not figures of it
 Event = dict[str, Any]
 
 
 def open_log(directory: Path) -> TextIO:
-    """The log of a new or begun training, at the beginning of a line. Who has it open is alone in the directory."""
+    """The log, open at the beginning of a line. It is locked: no other training can use the directory."""
     path = directory / LOG
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -26,19 +31,18 @@ def open_log(directory: Path) -> TextIO:
         raise InputError(f"cannot write {str(path)!r}", error.strerror or "give another DIR") from None
     if not locked(file):
         file.close()
-        raise InputError(f"another training is at work in {str(directory)!r}", "wait for it, or give another DIR")
+        raise InputError(f"another training runs in {str(directory)!r}", "wait for it, or give another DIR")
     file.write("\n" if before and not before.endswith(b"\n") else "")
     return file
 
 
 def as_line(event: Event) -> str:
-    """The line of an event; null stands for a figure that is no number."""
-    lost = {name: None for name, value in event.items() if isinstance(value, float) and not math.isfinite(value)}
-    return json.dumps(event | lost, allow_nan=False) + "\n"
+    """The line of an event; null stands for a figure that is not finite."""
+    return json.dumps(to_json(event), allow_nan=False) + "\n"
 
 
 def read_log(directory: Path) -> list[Event]:
-    """The events of a training, without those that a later run went back over and without lines that hold none."""
+    """The events of a training. Those that a resumed run repeated are left out, and damaged lines too."""
     events: list[Event] = []
     for line in (directory / LOG).read_bytes().splitlines():
         with suppress(ValueError, RecursionError):
@@ -53,3 +57,33 @@ def read_log(directory: Path) -> list[Event]:
 
 def _is_event(value: object) -> bool:
     return isinstance(value, dict) and isinstance(value.get("event"), str) and isinstance(value.get("step"), int)
+
+
+def draw(events: Sequence[dict[str, Any]], path: Path) -> None:
+    """Two panels over the steps: the loss, smoothed and raw; every figure of the validations."""
+    loss: Curve = [
+        (event["step"], event["loss"]) for event in events if event["event"] == "step" and _finite(event.get("loss"))
+    ]
+    checks = [event for event in events if event["event"] == "validation"]
+    names = [name for name in (checks[-1] if checks else {}) if name not in KNOWN]
+    figures = {name: [(event["step"], event[name]) for event in checks if _finite(event.get(name))] for name in names}
+    values = sorted(y for _, y in [*loss, *smooth(loss)])
+    most = values[int(0.95 * (len(values) - 1))] if values else None  # the first losses are outliers
+    curves = {"each logged step": loss, "smoothed": smooth(loss)}
+    panels = [partial(chart.panel, title="loss, nats a token", curves=curves, most=most, pale=("each logged step",))]
+    if figures:
+        panels.append(partial(chart.panel, title="validation", curves=figures))
+    chart.save(path, panels)
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def smooth(curve: Curve, share: float = 0.2) -> Curve:
+    """A moving average that weighs each new point by `share`, and by more at first."""
+    found: Curve = []
+    for number, (x, y) in enumerate(curve):
+        last = y if not found else found[-1][1]
+        found.append((x, last + max(share, 1 / (1 + number / 2)) * (y - last)))
+    return found

@@ -1,38 +1,38 @@
-"""A source of tokens × a network × a Plan -> trained weights: the loop, its log and its checkpoints."""
+"""Training data × a network × a Plan -> trained weights: the loop, its log and its checkpoints."""
 
 from __future__ import annotations
 
 import json
 import math
 import reprlib
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from unmask.errors import InputError, ModelError, first_line, unknown
+from unmask.errors import InputError, ModelError, first_line, guarded, unknown
 from unmask.models.families.mdlm import log_linear
+from unmask.models.files.checkpoint import opened, read_tensors
 from unmask.models.network import Network, empty
-from unmask.train.batches import Ahead, Source
 from unmask.train.init import fit
-from unmask.train.interrupt import unbroken
-from unmask.train.log import as_line, open_log, read_log
+from unmask.train.log import PLOT, as_line, draw, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
-from unmask.train.plot import PLOT, draw
 from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
+from unmask.train.task import Batches, TrainData
 
 STATE = "state.safetensors"
 HOW = ("optimizer", "rate", "warmup", "decay", "clip", "average", "schedule", "weighting", "tilt")  # of a Plan
-Tell = Callable[[dict[str, Any]], None]
+OnEvent = Callable[[dict[str, Any]], None]
 BOUNDS: dict[str, tuple[int, int]] = {  # of a Plan
     **dict.fromkeys(("steps", "batch", "log"), (1, 10**9)),
     **dict.fromkeys(("seconds", "rate", "tilt", "check", "clip", "warmup", "decay"), (0, 10**9)),
@@ -44,7 +44,7 @@ BOUNDS: dict[str, tuple[int, int]] = {  # of a Plan
 
 @dataclass(frozen=True)
 class Plan:
-    """How a network is trained. It ends at `steps` or after `seconds` of training, whichever comes first."""
+    """How a network is trained. It ends at `steps` or after `seconds` of training, whichever is first."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -54,10 +54,10 @@ class Plan:
     warmup: int = 200
     decay: float = 0.01  # of weights, for matrices only
     clip: float = 1.0  # of the gradient's norm
-    average: float = 0.9995  # of the moving average of weights, which is what is kept; less before step 18,000
+    average: float = 0.9995  # of the moving average of weights, which is saved; less before step 18,000
     schedule: str = "linear"
     weighting: str = "even"
-    tilt: float = 0.0  # times are drawn with a density that grows as t to this power: 1 has more of many masks
+    tilt: float = 0.0  # times are drawn with a density that grows as t to this power: 1 favours many masks
     seed: int = 0
     half: bool = False  # bf16 matrix products
     compile: bool = False
@@ -76,10 +76,10 @@ class Plan:
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
         if self.tilt and self.weighting == "nelbo":
-            raise InputError("tilt has no place in the NELBO", "leave it out, or weight evenly")
+            raise InputError("tilt has no effect on the NELBO", "leave it out, or weight evenly")
 
     def progress(self, step: int, seconds: float) -> float:
-        """How much of it is done, from 0 to 1."""
+        """The share that is done, from 0 to 1."""
         by_steps = 0.0 if self.steps is None else step / max(1, self.steps)
         return min(1.0, max(by_steps, 0.0 if self.seconds is None else seconds / max(1e-9, self.seconds)))
 
@@ -105,33 +105,30 @@ class _Losses(nn.Module):
         asked: Tensor,
     ) -> Tensor:
         hidden, _ = self.network(noised, columns, sigma=sigma, waves=waves)
-        shape = self.network.shape
-        weight = self.network.embed.weight if shape.tied else self.network.head.weight
-        bias = None if shape.tied else self.network.head.bias
-        logits = F.linear(hidden.flatten(0, 1)[asked], weight, bias).float() * shape.logit_scale
+        logits = self.network.logits(hidden.flatten(0, 1)[asked])
         found = F.cross_entropy(logits, clean.flatten()[asked], reduction="none")
         return found.new_zeros(clean.numel()).scatter(0, asked, found).view(clean.shape)
 
 
 def _asked(hide: Tensor, expected: float) -> Tensor:  # [N] int64
-    """Masked places of the flat batch first, then others, as many as masks are to be expected and some to spare.
+    """Masked places of the flat batch first, then others, as many as the expected number of masks and a margin.
 
-    Their number depends on the shape alone, so that nothing is compiled anew.
+    Their number depends on the shape alone, so that nothing is recompiled.
     """
     rows, length = hide.shape
-    spare = 6 * (hide.numel() ** 0.5 + length * rows**-0.5)  # far more than chance makes of the expected number
+    spare = 6 * (hide.numel() ** 0.5 + length * rows**-0.5)  # far more than the number of masks varies
     room = min(hide.numel(), math.ceil(expected * hide.numel() + spare))
     return hide.flatten().to(torch.uint8).argsort(descending=True, stable=True)[:room]
 
 
 @dataclass
 class _Run:
-    """What goes on from one step to the next, and into a checkpoint."""
+    """The state of a training from step to step, and in a checkpoint."""
 
     network: Network
     averages: list[Tensor]
     optimizer: Optimizer
-    data: Mapping[str, Any] = field(default_factory=dict)  # what it is trained on
+    data: Mapping[str, Any] = field(default_factory=dict)  # facts about the data
     plan: Mapping[str, Any] = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
@@ -139,7 +136,7 @@ class _Run:
 
 def train(
     network: Network,
-    source: Source,
+    data: TrainData,
     plan: Plan,
     directory: Path,
     *,
@@ -147,13 +144,13 @@ def train(
     save: Callable[[Path, Network], None],
     about: Mapping[str, Any] | None = None,
     prepare: Callable[[], Mapping[str, Any]] = dict,
-    tell: Tell = lambda event: None,
+    on_event: OnEvent = lambda event: None,
 ) -> Network:
-    """Train on from where `directory` stands, or from the network's weights; the network with averaged weights.
+    """Resume from the state in `directory`, or start from the network's weights; the network with averaged weights.
 
-    `save` writes a network as a model into a directory, where the log and the state to resume from are too. The log
-    begins with the plan and what `about` says of the data. `prepare` does the long work on the data, once the network
-    is known to fit, and says more about them.
+    `save` writes a network as a model into a directory, which also has the log and the state to resume from. The log
+    begins with the plan and `about`, facts about the data. `prepare` does the long work on the data, after the network
+    is known to fit, and returns more facts.
     """
     losses: Callable[..., Tensor] = torch.compile(_Losses(network), dynamic=False) if plan.compile else _Losses(network)
     device = network.embed.weight.device
@@ -161,16 +158,16 @@ def train(
     with (
         open_log(directory) as log,
         nullcontext(_begin(network, plan, directory)) as run,
-        Ahead(source, plan.seed, plan.batch, plan.workers, run.step) as batches,
+        Batches(data, plan.seed, plan.batch, plan.workers, run.step) as batches,
     ):
         about = {**(about or {}), **prepare()}
-        _go_on(run, {"seed": plan.seed, "batch": plan.batch, **about}, asdict(plan))
+        _check_resumed(run, {"seed": plan.seed, "batch": plan.batch, **about}, asdict(plan))
         began, checked = time.perf_counter() - run.seconds, run.seconds
 
         def say(event: dict[str, Any]) -> None:
             log.write(as_line(event))
             log.flush()
-            tell(event)
+            on_event(event)
 
         begin = {"event": "start", "step": run.step, "plan": asdict(plan), "device": str(device)}
         say(begin | ({"data": about} if about else {}))
@@ -179,7 +176,7 @@ def train(
                 progress = plan.progress(run.step, run.seconds)
                 if progress >= 1:
                     break
-                generator.manual_seed((plan.seed * 1_000_003 + run.step) % 2**32)  # a resumed run goes the same way
+                generator.manual_seed((plan.seed * 1_000_003 + run.step) % 2**32)  # a resumed run repeats it
                 tokens, free = (torch.from_numpy(part).to(device) for part in (clean, open))
                 rate = plan.rate_at(run.step, progress)
                 with unbroken():
@@ -194,14 +191,14 @@ def train(
                         raise ModelError(f"the loss is {loss_now} after {run.step} steps", "lower the rate")
                 if run.seconds - checked >= plan.check:
                     pause = time.perf_counter()
-                    _keep(run, source, directory, save, say)
-                    began += time.perf_counter() - pause  # validation is no training
+                    _keep(run, data, directory, save, say)
+                    began += time.perf_counter() - pause  # validation does not count as training
                     checked = run.seconds
         except KeyboardInterrupt:
-            _write_state(run, directory)  # the next run goes on from here
+            _write_state(run, directory)  # the next run resumes here
             save(directory, _averaged(run))
             raise
-        _keep(run, source, directory, save, say)
+        _keep(run, data, directory, save, say)
     draw(read_log(directory), directory / PLOT)
     return _averaged(run)
 
@@ -238,11 +235,34 @@ def _step(
     return loss.detach(), norm
 
 
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block, so that the state to resume from is whole; pressed twice, it does not."""
+    here = threading.current_thread() is threading.main_thread()  # others get no signals
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    pressed: list[int] = []
+
+    def hold(number: int, frame: object) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
+
+
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
 def _begin(network: Network, plan: Plan, directory: Path) -> _Run:
-    """From the state that is there, or from the network's own weights."""
+    """The run resumed from the state in the directory, or a new one of the network's own weights."""
     network.requires_grad_(True).train()
     optimizer = Optimizer(network, plan.optimizer, plan.decay)
     run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer)
@@ -254,13 +274,11 @@ def _begin(network: Network, plan: Plan, directory: Path) -> _Run:
 
 def _resume(run: _Run, path: Path) -> None:
     try:
-        kept = load_file(path)
-        with safe_open(path, "pt") as file:
-            notes = file.metadata() or {}
+        kept, notes = read_tensors(path)
         run.data, run.plan = (json.loads(notes.get(name, "{}")) for name in ("data", "plan"))
-    except (SafetensorError, OSError, ValueError) as error:
-        way = f"begin in another DIR; --weights {path.parent} takes what was learned"
-        raise ModelError(f"{str(path)!r} cannot be read ({first_line(error)})", way) from None
+    except (ModelError, ValueError) as error:
+        way_out = f"begin in another DIR; --weights {path.parent} takes what was learned"
+        raise ModelError(f"{str(path)!r} cannot be read ({first_line(error)})", way_out) from None
     names = [name for name, _ in run.network.named_parameters()]
     for kind, tensors in (("weight.", list(run.network.parameters())), ("average.", run.averages)):
         found = {name.removeprefix(kind): tensor for name, tensor in kept.items() if name.startswith(kind)}
@@ -271,8 +289,8 @@ def _resume(run: _Run, path: Path) -> None:
     run.optimizer.restore(kept)
 
 
-def _go_on(run: _Run, data: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
-    """Refuse to go on with other data than it was begun with; say what else is different."""
+def _check_resumed(run: _Run, data: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
+    """Refuse other data than the training was begun with; warn of other settings."""
     for name, before in run.data.items():
         now = json.loads(json.dumps(data.get(name)))
         if now != before:
@@ -285,36 +303,34 @@ def _go_on(run: _Run, data: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     run.data, run.plan = data, plan
 
 
-def _keep(run: _Run, source: Source, directory: Path, save: Callable[[Path, Network], None], say: Tell) -> None:
-    """Write the state and the averaged model, and say how good it is."""
+def _keep(run: _Run, data: TrainData, directory: Path, save: Callable[[Path, Network], None], say: OnEvent) -> None:
+    """Write the state and the averaged model, and validate it."""
     _write_state(run, directory)
     network = _averaged(run)
     save(directory, network)
-    say({"event": "validation", "step": run.step, "seconds": round(run.seconds, 2), **source.validate(network)})
+    say({"event": "validation", "step": run.step, "seconds": round(run.seconds, 2), **data.validate(network)})
 
 
 def reached(directory: Path) -> int | None:
     """The step of the state in a directory; None: there is none."""
     if not (directory / STATE).exists():
         return None
-    with safe_open(directory / STATE, "pt") as file:
+    with opened(directory / STATE) as file:
         return int(file.get_tensor("step"))
 
 
 def _write_state(run: _Run, directory: Path) -> None:
-    """All that the next run goes on from; never half of it, and never weights that are lost."""
+    """Write the state to resume from as a whole; refuse weights that are not finite."""
     if not all(bool(weight.isfinite().all()) for weight in (*run.network.parameters(), *run.averages)):
-        raise ModelError(f"the weights are lost after {run.step} steps", "lower the rate; an earlier state is kept")
+        raise ModelError(f"the weights are not finite at step {run.step}", "lower the rate; an earlier state is saved")
     kept = {"step": torch.tensor(run.step), "seconds": torch.tensor(run.seconds)}
     for (name, weight), average in zip(run.network.named_parameters(), run.averages, strict=True):
         kept |= {f"weight.{name}": weight.detach().cpu(), f"average.{name}": average.cpu()}
     kept |= {name: tensor.cpu() for name, tensor in run.optimizer.state().items()}
     new, about = directory / f"{STATE}.new", {"data": json.dumps(run.data), "plan": json.dumps(run.plan)}
-    try:
+    with guarded(f"cannot write {str(directory / STATE)!r}"):
         save_file({name: tensor.contiguous() for name, tensor in kept.items()}, new, about)
         new.rename(directory / STATE)
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"cannot write {str(directory / STATE)!r}", first_line(error)) from None
 
 
 def _averaged(run: _Run) -> Network:

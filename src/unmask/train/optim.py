@@ -1,8 +1,8 @@
 """Gradients -> new weights: Muon for the matrices of layers, AdamW for embeddings, heads, norms and biases.
 
-Muon turns the momentum of a matrix into the nearest orthogonal one before the step, so that every direction of it moves
-at the same pace. Here the matrices of one size go through that together, which is a few products instead of hundreds;
-what stands stacked in one matrix (queries, keys and values; gate and up) is taken apart first.
+Muon replaces the momentum of a matrix by the nearest orthogonal one before the step, so that every direction of it
+moves at the same rate. Here matrices of one size are processed together, in a few products instead of hundreds; those
+stacked in one parameter (queries, keys and values; gate and up) are split first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CURVE = (3.4445, -4.7750, 2.0315)  # of Newton and Schulz: drives all singular v
 
 
 class Optimizer:
-    """What moves the weights of a network, and remembers how they moved."""
+    """Updates the weights of a network, and keeps their moments."""
 
     def __init__(self, network: Network, kind: str, decay: float) -> None:
         self.network, self.decay = network, decay
@@ -29,7 +29,7 @@ class Optimizer:
         self.rest = {name: weight for name, weight in network.named_parameters() if name not in self.matrices}
         groups: dict[tuple[float, float], list[Tensor]] = {}  # decay and share of the rate -> weights
         for name, weight in self.rest.items():
-            tied = name == "embed.weight" and network.shape.tied  # it is scaled as a head, so its steps are too
+            tied = name == "embed.weight" and network.shape.tied  # its steps are scaled as the head is
             key = (0.0, 1 / network.shape.logit_scale) if tied else (decay if weight.dim() > 1 else 0.0, 1.0)
             groups.setdefault(key, []).append(weight)
         made = [{"params": some, "weight_decay": each, "share": share} for (each, share), some in groups.items()]
@@ -62,7 +62,7 @@ class Optimizer:
             torch._foreach_add_(weights, list(turned.to(weights[0].dtype).unbind()), alpha=-rate * size)
 
     def state(self) -> dict[str, Tensor]:
-        """All that it remembers, by name."""
+        """Its moments and momenta, by name."""
         kept = {f"momentum.{name}": momentum for name, momentum in self.momenta.items()}
         for name, weight in self.rest.items():
             moments = self.adam.state.get(weight, {})
@@ -72,7 +72,7 @@ class Optimizer:
         return kept
 
     def restore(self, kept: dict[str, Tensor]) -> None:
-        """Go on from such a state; what is not in it begins anew."""
+        """Resume from such a state; moments that it lacks start at zero."""
         for name, momentum in self.momenta.items():
             if f"momentum.{name}" in kept:
                 momentum.copy_(kept[f"momentum.{name}"])
@@ -93,7 +93,7 @@ def _matrices(network: Network) -> Iterator[tuple[str, tuple[Tensor, int]]]:
 
 
 def orthogonal(batch: Tensor) -> Tensor:  # [N, R, C]
-    """Each matrix with its singular values driven to about 1; in bf16 on a GPU, where it is enough."""
+    """Each matrix with its singular values driven to about 1; in bf16 on a GPU, which is precise enough."""
     a, b, c = CURVE
     x: Tensor = batch.bfloat16() if batch.is_cuda else batch
     tall = x.shape[1] > x.shape[2]

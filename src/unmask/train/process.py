@@ -19,7 +19,7 @@ from torch import Tensor
 class Schedule:
     """How fast tokens are masked."""
 
-    kept: Callable[[Tensor], Tensor]  # α(t), the share of tokens that is still there: 1 at t = 0, 0 at t = 1
+    kept: Callable[[Tensor], Tensor]  # α(t), the share of tokens that is not masked: 1 at t = 0, 0 at t = 1
     weight: Callable[[Tensor], Tensor]  # w(t)
 
 
@@ -30,8 +30,8 @@ SCHEDULES: dict[str, Schedule] = {
         lambda t: math.pi / 2 * torch.cos(t * math.pi / 2) / torch.sin(t * math.pi / 2),
     ),
 }
-WEIGHTINGS = ("nelbo", "even")  # even: every masked token counts the same, whatever the time
-SOONEST = 1e-3  # the smallest time: below it next to nothing is masked, and the weight has no bound
+WEIGHTINGS = ("nelbo", "even")  # even: every masked token counts the same at any time
+SOONEST = 1e-3  # the smallest time: below it almost nothing is masked, and the weight is unbounded
 
 
 def times(count: int, generator: torch.Generator, tilt: float = 0.0) -> Tensor:  # [count] float32, generator's device

@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
-from unmask.evaluate.run import canvases, run
 from unmask.models.network import Network
 from unmask.tasks import files
 from unmask.tasks.puzzles.grids import alike, grids
 from unmask.tasks.puzzles.sudoku import CELLS, MASK, fault, parse, puzzle, solutions, write
 from unmask.tasks.sudoku import SUDOKU, example
-from unmask.train.batches import Numbers
-from unmask.train.init import as_denoiser
-from unmask.train.task import Options, Task
+from unmask.train.init import bundled_config
+from unmask.train.task import Array, DataOptions, TrainTask, hashes, share_solved
 
-CONFIG = {
-    "model_type": "unmask",
-    "vocabulary": 10,
-    "width": 256,
-    "layers": 8,
-    "heads": 8,
-    "inner": 680,
-    "position": "grid",
-    "places": 9,
-    "limit": 81,
-    "qk_norm": True,
-    "mask_token_id": MASK,
-    "alphabet": "123456789",
-    "torch_dtype": "float32",
-}
+CONFIG = bundled_config("sudoku")
 PLAN: dict[str, Any] = {}
 PUZZLES, EACH = 0.5, 32  # the share of batches that are of puzzles, and how many boards are made of one puzzle
 GIVEN_PUZZLES = 0.8  # the share where the puzzles are given, so that no board is made of another in the same batch
@@ -44,16 +25,15 @@ CLUES = (22, 33)  # of the puzzles that are made, from and before
 TRAINED, HELD = 1, 2  # streams of random numbers
 
 
-def task(options: Options) -> Task:
+def task(options: DataOptions) -> TrainTask:
     options.only("sudoku", "corpus")
     pool = np.concatenate([read_pool(path) for path in options.corpus]) if options.corpus else None
-    hashes = {Path(path).name: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in options.corpus}
-    about = {} if pool is None else {"puzzles": len(pool), "files": hashes}
-    return Task(Grids(held=options.held, pool=pool), CONFIG, MASK, about)
+    about = {} if pool is None else {"puzzles": len(pool), "files": hashes(options.corpus)}
+    return TrainTask(Grids(held=options.held, pool=pool), CONFIG, MASK, about)
 
 
-def read_pool(path: str) -> Numbers:  # [N, 2, 81] int8: solutions and puzzles
-    """Puzzles of a file, one on a line, with the solution after it or to be found; each must have one solution."""
+def read_pool(path: str) -> Array:  # [N, 2, 81] int8: solutions and puzzles
+    """Puzzles of a file, one a line, perhaps with its solution after it; each must have exactly one solution."""
     found = []
     for number, line in enumerate(files.read(path).splitlines(), 1):
         boards = [parse(part) for part in line.split() if len(part) == CELLS]
@@ -61,8 +41,8 @@ def read_pool(path: str) -> Numbers:  # [N, 2, 81] int8: solutions and puzzles
             continue
         given = solutions(boards[0]) if len(boards) == 1 else boards[1:2]
         if len(given) != 1 or fault(write(given[0]), boards[0]) is not None:
-            way_out = "each needs one solution: `unmask puzzles sudoku --answers` writes such"
-            raise InputError(f"line {number} of {path!r} is no puzzle to train on", way_out)
+            way_out = "each needs one solution, as `unmask puzzles sudoku --answers` writes them"
+            raise InputError(f"line {number} of {path!r} is not a puzzle to train on", way_out)
         found.append([given[0], boards[0]])
     if not found:
         raise InputError(f"there is no Sudoku in {path!r}", "each line needs a field of 81 characters, 0-9 or dots")
@@ -71,18 +51,18 @@ def read_pool(path: str) -> Numbers:  # [N, 2, 81] int8: solutions and puzzles
 
 @dataclass(frozen=True)
 class Grids:
-    """Full grids without end, and `held` puzzles of each number of clues to validate on, from other grids.
+    """Endless full grids, and `held` puzzles of each number of clues to validate on, from other grids.
 
-    In part of the batches only the blanks of a puzzle with one solution are open: few masks of a full grid leave one
-    solution and are as hard. They come from `pool`, or are made; either way each is one of many that are as hard.
+    In part of the batches only the blanks of a puzzle with one solution are open, since random masks of a full grid are
+    rarely as hard. The puzzles come from `pool` or are made, and are varied by the symmetries of the game.
     """
 
     clues: tuple[int, ...] = (28, 25)
     held: int = 256
-    pool: Numbers | None = None  # [N, 2, 81]: solutions and puzzles
+    pool: Array | None = None  # [N, 2, 81]: solutions and puzzles
     puzzles: dict[int, list[list[int]]] = field(default_factory=dict)
 
-    def batch(self, number: int, size: int) -> tuple[Numbers, Numbers]:
+    def batch(self, number: int, size: int) -> tuple[Array, Array]:
         dice = np.random.default_rng([number, TRAINED])
         if dice.random() >= (PUZZLES if self.pool is None else GIVEN_PUZZLES):
             return grids(size, dice) - 1, np.ones(81, dtype=bool)
@@ -92,13 +72,11 @@ class Grids:
         return whole - 1, puzzles == 0
 
     def validate(self, network: Network) -> dict[str, float]:
-        """The share of puzzles that confidence order solves at temperature 0, one cell a step."""
-        model = as_denoiser("sudoku", CONFIG, network)
+        """The share that is solved, by number of clues."""
         found = {}
         for clues in self.clues:
             examples = [example(str(place), board) for place, board in enumerate(self._held_out(clues))]
-            rows = run(SUDOKU, model, canvases(SUDOKU, examples), Recipe(sampler="confidence"))
-            found[f"solved_{clues}"] = sum(row.strict for row in rows) / len(rows)
+            found[f"solved_{clues}"] = share_solved(SUDOKU, CONFIG, network, examples)
         return found
 
     def _held_out(self, clues: int) -> list[list[int]]:
@@ -108,7 +86,7 @@ class Grids:
         return self.puzzles[clues]
 
 
-def _made(size: int, dice: np.random.Generator) -> Numbers:  # [size, 2, 81]
+def _made(size: int, dice: np.random.Generator) -> Array:  # [size, 2, 81]
     """New puzzles, each EACH times."""
     full = grids(-(-size // EACH), dice)
     wish, chance = dice.integers(*CLUES, len(full)), Random(int(dice.integers(2**62)))

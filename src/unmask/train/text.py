@@ -23,28 +23,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from unmask.errors import InputError, first_line
 from unmask.models.network import Network
 from unmask.tasks.files import documents
-from unmask.train.batches import Numbers
+from unmask.train.init import bundled_config
 from unmask.train.process import SCHEDULES, masked, times
-from unmask.train.task import Options, Task
+from unmask.train.task import Array, DataOptions, TrainTask
 
 END, MASK = 0, 1
 LENGTH = 512
-CONFIG = {
-    "model_type": "unmask",
-    "vocabulary": 8192,
-    "width": 384,
-    "layers": 8,
-    "heads": 6,
-    "inner": 1024,
-    "tied": True,
-    "logit_scale": 384**-0.5,
-    "qk_norm": True,
-    "limit": LENGTH,
-    "mask_token_id": MASK,
-    "eos_token_id": END,
-    "pad_token_id": END,
-    "torch_dtype": "float32",
-}
+CONFIG = bundled_config("text")
 PLAN = {"weighting": "nelbo", "batch": 128, "decay": 0.1}
 SHORT, PARTS = 0.15, 8  # the share of batches with shorter windows, and how many of them make a long one
 TOKENS, CORPUS = "tokens.npy", "corpus.json"
@@ -53,7 +38,7 @@ TOKENIZER_BYTES = 2 * 10**8  # of the corpus make the tokenizer, evenly spread o
 Packed = NDArray[np.uint16]
 
 
-def task(options: Options) -> Task:
+def task(options: DataOptions) -> TrainTask:
     """The corpus is packed once, into the directory of the model, when it is known that training can begin there."""
     options.only("text", "corpus", "heldout", "tokenizer")
     if not options.corpus or options.heldout is None:
@@ -72,25 +57,25 @@ def task(options: Options) -> Task:
         return {"tokens": len(_opened(source.path)), "files": [Path(each).name for each in options.corpus]}
 
     config = {**CONFIG, "vocabulary": words.get_vocab_size()}  # so that every token it can say is one
-    return Task(source, config, MASK, prepare=prepare)
+    return TrainTask(source, config, MASK, prepare=prepare)
 
 
-def _note(options: Options, words: Tokenizer) -> str:
-    """What packed tokens are from."""
+def _note(options: DataOptions, words: Tokenizer) -> str:
+    """The origin of packed tokens."""
     files = [[Path(each).name, Path(each).stat().st_size] for each in options.corpus]
     return json.dumps({"files": files, "tokenizer": hashlib.sha256(words.to_str().encode()).hexdigest()}) + "\n"
 
 
-def _check_corpus(options: Options, words: Tokenizer) -> None:
-    """Refuse a directory with tokens from elsewhere."""
+def _check_corpus(options: DataOptions, words: Tokenizer) -> None:
+    """Refuse a directory with tokens of another corpus."""
     path, note = options.directory / TOKENS, options.directory / CORPUS
     if path.exists() and note.exists() and note.read_text(encoding="utf-8") != _note(options, words):
         what = f"{str(options.directory)!r} has tokens of another corpus or tokenizer"
         raise InputError(what, "give another directory")
 
 
-def _pack_into(options: Options, words: Tokenizer) -> None:
-    """The tokens of the corpus in the model's directory, with their tokenizer and a note of what they are from."""
+def _pack_into(options: DataOptions, words: Tokenizer) -> None:
+    """Write the tokens of the corpus into the model's directory, with their tokenizer and their origin."""
     directory = options.directory
     tokens = pack(options.corpus, words)
     if len(tokens) < LENGTH:
@@ -101,14 +86,14 @@ def _pack_into(options: Options, words: Tokenizer) -> None:
     (directory / f"new.{TOKENS}").rename(directory / TOKENS)
 
 
-def _tokenizer(options: Options) -> Tokenizer:
+def _tokenizer(options: DataOptions) -> Tokenizer:
     """The one that is given, the one of the weights, the one of the directory, or one made of the corpus."""
     beside = options.directory if options.weights is None else options.weights.parent
     given = Path(options.tokenizer or beside / "tokenizer.json")
     if options.tokenizer is None and not given.exists():
         if options.weights is not None:
             raise InputError(f"there is no {str(given)!r}", "give the --tokenizer that the weights were trained with")
-        return make_tokenizer(options.corpus, int(str(CONFIG["vocabulary"])))
+        return make_tokenizer(options.corpus, CONFIG["vocabulary"])
     try:
         words = Tokenizer.from_file(str(given))
     except Exception as error:  # the library raises nothing more special
@@ -116,7 +101,7 @@ def _tokenizer(options: Options) -> Tokenizer:
     specials = (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>"))
     if specials != (END, MASK) or sorted(words.get_vocab().values()) != list(range(words.get_vocab_size())):
         raise InputError(f"{str(given)!r} is not a tokenizer of ours", "leave --tokenizer out, and one is made")
-    if words.get_vocab_size() > int(str(CONFIG["vocabulary"])):
+    if words.get_vocab_size() > CONFIG["vocabulary"]:
         raise InputError(f"{str(given)!r} has {words.get_vocab_size()} tokens", f"at most {CONFIG['vocabulary']} fit")
     return words
 
@@ -125,7 +110,7 @@ def _tokenizer(options: Options) -> Tokenizer:
 
 
 def make_tokenizer(paths: Sequence[str], size: int) -> Tokenizer:
-    """A byte-level BPE of so many tokens, made of the corpus."""
+    """A byte-level BPE of `size` tokens, trained on the corpus."""
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
@@ -171,10 +156,9 @@ def _encoded(texts: list[str], words: Tokenizer) -> Packed:
 
 
 def widths(words: Tokenizer) -> NDArray[np.int64]:
-    """How many bytes of text each token stands for; special ones none."""
-    sizes = [
-        len(words.id_to_token(number) or "") for number in range(words.get_vocab_size())
-    ]  # a character for each byte
+    """The bytes of text of each token; special ones have none."""
+    # A token has one character for each byte.
+    sizes = [len(words.id_to_token(number) or "") for number in range(words.get_vocab_size())]
     return np.array([0 if number in (END, MASK) else size for number, size in enumerate(sizes)])
 
 
@@ -199,7 +183,7 @@ class Windows:
     widths: NDArray[np.int64]
     length: int = LENGTH
 
-    def batch(self, number: int, size: int) -> tuple[Numbers, Numbers]:
+    def batch(self, number: int, size: int) -> tuple[Array, Array]:
         tokens = _opened(self.path)
         if len(tokens) < self.length:
             raise InputError(f"the corpus has {len(tokens)} tokens", f"a window has {self.length}: give more text")
@@ -216,7 +200,7 @@ class Windows:
 
 
 def windows(tokens: Packed, length: int) -> NDArray[np.int64]:  # [N, length]
-    """Neighbouring windows; what is left over is left out."""
+    """Neighbouring windows; a shorter rest is left out."""
     count = len(tokens) // length
     if count == 0:
         raise InputError(f"the held-out text has {len(tokens)} tokens", f"a window has {length}: give more text")
@@ -228,10 +212,10 @@ def nelbo(
     network: Network,
     rows: NDArray[np.int64],
     seed: int = 0,
-    tell: Callable[[int, NDArray[np.float64]], None] = lambda begin, nats: None,
+    on_batch: Callable[[int, NDArray[np.float64]], None] = lambda begin, nats: None,
     known: Mapping[int, float] = MappingProxyType({}),
 ) -> NDArray[np.float64]:  # [N]
-    """An estimate of each window's NELBO in nats; `tell` gets those of each batch, and where it begins.
+    """An estimate of each window's NELBO in nats; `on_batch` gets the index of a batch's first window and their NELBOs.
 
     Every window is masked at DRAWS times, one in each equal part of the unit interval, and all windows together spread
     their times evenly over each part. A batch of windows that are `known` is not computed again.
@@ -252,7 +236,7 @@ def nelbo(
             losses = log_loss(network, clean.masked_fill(hide, MASK), clean)
             nats += (losses * hide).sum(1).double().cpu() * schedule.weight(when) / DRAWS
         found.append(np.array(old) if len(old) == len(clean) else nats.numpy())
-        tell(begin, found[-1])
+        on_batch(begin, found[-1])
     return np.concatenate(found)
 
 
@@ -270,8 +254,8 @@ def bits_per_byte(
 
 
 def log_loss(network: Network, noised: torch.Tensor, clean: torch.Tensor) -> torch.Tensor:  # [B, L]
-    """-log p of the true tokens, the mask being no possible answer."""
+    """-log p of the true tokens, with the mask excluded from the distribution."""
     hidden, _ = network(noised, torch.arange(clean.shape[1], device=clean.device)[None])
-    logits = torch.nn.functional.linear(hidden, network.embed.weight).float() * network.shape.logit_scale
+    logits = network.logits(hidden)
     logits[..., MASK] = -torch.inf
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), clean.flatten(), reduction="none").view(clean.shape)

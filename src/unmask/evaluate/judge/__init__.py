@@ -3,22 +3,22 @@
 load_judge(name) -> Judge;  opinions(judge, texts) -> Opinion of each;  figures(rows) -> means and correlations
 """
 
-from unmask.evaluate.judge.figures import bootstrap, ceiling, figures, pearson, spearman
-from unmask.evaluate.judge.judge import Judge
-from unmask.evaluate.judge.load import DEFAULT, load_judge
-from unmask.evaluate.judge.opinion import CONVENTIONS, Opinion, Rules, opinions
-from unmask.evaluate.judge.parts import export
-from unmask.evaluate.judge.rows import Sample, judged, read_samples
+from unmask.evaluate.judge.files import DEFAULT, export, load_judge
+from unmask.evaluate.judge.judge import CONVENTIONS, LENGTH, Judge, Opinion, Rules, diversity, opinions
+from unmask.evaluate.judge.rows import Sample, figures, judged, read_samples
+from unmask.evaluate.stats import bootstrap, ceiling, pearson, spearman
 
 __all__ = [
     "CONVENTIONS",
     "DEFAULT",
+    "LENGTH",
     "Judge",
     "Opinion",
     "Rules",
     "Sample",
     "bootstrap",
     "ceiling",
+    "diversity",
     "export",
     "figures",
     "judged",

@@ -1,7 +1,21 @@
-"""Judge: windows of token ids -> the loss of every token that counts, under a causal model of transformers."""
+"""Texts × Judge -> Opinions: nats and tokens by two conventions, and how varied the tokens are.
+
+`sample`: every token of a text counts, the first one after the judge's start token; ln PPL is the mean loss of a text.
+A text longer than the context is read in windows of it that move on by `stride`: a token after the first window has at
+least context - stride tokens before it.
+
+`mdlm`: the generative perplexity of MDLM, https://github.com/kuleshov-group/mdlm (diffusion.py,
+compute_generative_perplexity). The text is tokenised as the judge's tokenizer does it, cut to `length` tokens and read
+in separate windows of the context; the first token of a window has no context and does not count; of the tokens that
+end a document, only the first in a window counts. There texts are padded with that token, so that one pad of each
+shorter text counts: here it is one for every text shorter than `length`, whatever stands beside it. The figure is one
+for all texts: exp(all nats / all tokens). MDLM leaves out the last batch if it is not full; here every text counts.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.errors import ModelError
+from unmask.errors import InputError, ModelError
 
 BUDGET = {"cpu": 2048, "cuda": 16384}  # tokens at a time, padding included: logits of all of them are in memory
 SLICE = 2**26  # logits that are float32 at a time
@@ -19,7 +33,7 @@ SLICE = 2**26  # logits that are float32 at a time
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens that the judge reads at once, and which of them count. The first never does: nothing stands before it."""
+    """Tokens that the judge reads at once, and which of them count; the first has no context and never counts."""
 
     tokens: list[int]
     counts: list[bool]
@@ -86,7 +100,7 @@ def _exact(logits: Tensor) -> Tensor:
 
 
 def batches(windows: Sequence[Window], budget: int) -> Iterator[Sequence[Window]]:
-    """Neighbours of at most `budget` tokens together, padding included; a longer window is alone."""
+    """Batches of at most `budget` tokens, padding included; a longer window is a batch of its own."""
     begin = widest = 0
     for place, window in enumerate(windows):
         widest = max(widest, len(window.tokens))
@@ -95,3 +109,150 @@ def batches(windows: Sequence[Window], budget: int) -> Iterator[Sequence[Window]
             begin, widest = place, len(window.tokens)
     if begin < len(windows):
         yield windows[begin:]
+
+
+# --- opinions --------------------------------------------------------------------------------------------------------
+
+LENGTH = 1024  # tokens of a sample, as MDLM was trained and as the paper samples
+CONVENTIONS = ("sample", "mdlm", "both")
+GRAMS = (1, 2, 3)  # distinct-n is given for these
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How texts are judged."""
+
+    convention: str = "sample"
+    length: int = LENGTH  # of `mdlm`: tokens of a text that are read
+    stride: int | None = None  # of `sample`: by default half the context
+    budget: int | None = None  # tokens read together
+
+    def check(self, judge: Judge) -> None:
+        if self.convention not in CONVENTIONS:
+            raise InputError(f"convention is {self.convention!r}", f"choose from {', '.join(CONVENTIONS)}")
+        for name, most in (("length", None), ("stride", judge.context - 1), ("budget", None)):
+            value = getattr(self, name)
+            if value is not None and (value < 1 or (most is not None and value > most)):
+                raise InputError(
+                    f"{name} is {value}", "it must be at least 1" + (f" and at most {most}" if most else "")
+                )
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """The judgement of one text; None for a convention that was not asked for."""
+
+    tokens: int  # the judge's tokens of the text
+    nats: float | None  # their summed loss
+    even: float | None  # the mean loss of every other token, from the first one; None without such tokens
+    odd: float | None  # and of the ones between: how well the two agree says how noisy the mean is
+    mdlm_tokens: int | None  # those that MDLM's convention counts
+    mdlm_nats: float | None
+    diversity: float  # nats: entropy of the counts of the tokens, the generating model's where they are given
+    distinct: tuple[float, ...]  # the share of different n-grams of these tokens, for each of GRAMS
+
+    @property
+    def ln_ppl(self) -> float | None:
+        return None if self.nats is None else self.nats / self.tokens
+
+
+def opinions(
+    judge: Judge,
+    texts: Sequence[str],
+    rules: Rules = Rules(),
+    tokens: Sequence[Sequence[int] | None] | None = None,
+) -> Iterator[list[Opinion]]:
+    """The judgement of each text, in batches; `tokens` are those of the generating model."""
+    rules.check(judge)
+    written = [None] * len(texts) if tokens is None else tokens
+    most = rules.budget or BUDGET.get(judge.device.type, BUDGET["cpu"])
+    begin = 0
+    while begin < len(texts):
+        some: list[list[int]] = []
+        while begin + len(some) < len(texts) and (not some or max(map(len, some)) * (len(some) + 1) <= most):
+            some.append(_ids(judge, texts[begin + len(some)], begin + len(some)))
+        end = begin + len(some)
+        yield _judged(judge, some, texts[begin:end], rules, written[begin:end])
+        begin = end
+
+
+def _ids(judge: Judge, text: str, place: int) -> list[int]:
+    found = judge.ids(text)
+    if not found:
+        raise InputError(f"text {place + 1} is empty", "leave it out")
+    return found
+
+
+def _judged(
+    judge: Judge, ids: list[list[int]], texts: Sequence[str], rules: Rules, written: Sequence[Sequence[int] | None]
+) -> list[Opinion]:
+    """The opinions on the texts of a batch."""
+    count, nothing = len(ids), [None] * len(ids)
+    whole: Sequence[NDArray[np.float64] | None] = nothing
+    mdlm: Sequence[NDArray[np.float64] | None] = nothing
+    if rules.convention != "mdlm":
+        stride = rules.stride or max(1, judge.context // 2)
+        whole = _joined(judge, [strided([judge.start, *row], judge.context, stride) for row in ids], rules.budget)
+    if rules.convention != "sample":
+        pieces = [chunks(judge.ids(text, special=True), judge.end, rules.length, judge.context) for text in texts]
+        mdlm = _joined(judge, pieces, rules.budget)
+    return [_opinion(ids[n], written[n] or ids[n], whole[n], mdlm[n]) for n in range(count)]
+
+
+def _joined(judge: Judge, pieces: Sequence[Sequence[Window]], budget: int | None) -> list[NDArray[np.float64]]:
+    """The losses of each text, whose windows are given."""
+    flat = iter(judge.losses([window for windows in pieces for window in windows], budget))
+    return [np.concatenate([next(flat) for _ in windows]) for windows in pieces]
+
+
+def _opinion(
+    ids: list[int],
+    written: Sequence[int],
+    whole: NDArray[np.float64] | None,
+    mdlm: NDArray[np.float64] | None,
+) -> Opinion:
+    nats = even = odd = None
+    if whole is not None:
+        assert len(whole) == len(ids)
+        nats, even = float(whole.sum()), float(whole[::2].mean())
+        odd = float(whole[1::2].mean()) if len(whole) > 1 else None
+    counted, cost = (None, None) if mdlm is None else (len(mdlm), float(mdlm.sum()))
+    kinds = tuple(distinct(written, n) for n in GRAMS)
+    return Opinion(len(ids), nats, even, odd, counted, cost, diversity(written), kinds)
+
+
+def strided(ids: Sequence[int], context: int, stride: int) -> list[Window]:
+    """Windows in which every token but the first counts once, with as much context as the windows hold."""
+    found, begin, known = [], 0, 1
+    while known < len(ids):
+        tokens = list(ids[begin : begin + context])
+        found.append(Window(tokens, [begin + place >= known for place in range(len(tokens))]))
+        known = begin + len(tokens)
+        begin += stride
+    return found
+
+
+def chunks(ids: Sequence[int], end: int, length: int, context: int) -> list[Window]:
+    """MDLM's windows: without overlap, and of the tokens `end` only the first in a window counts."""
+    kept = [*ids[:length], *([end] if len(ids) < length else [])]
+    found = []
+    for begin in range(0, len(kept), context):
+        tokens = kept[begin : begin + context]
+        first = tokens.index(end) if end in tokens else None
+        found.append(Window(tokens, [n > 0 and (token != end or n == first) for n, token in enumerate(tokens)]))
+    return found
+
+
+def distinct(tokens: Sequence[int], n: int) -> float:
+    """The share of distinct n-grams; 1 where there are none."""
+    runs = [tuple(tokens[begin : begin + n]) for begin in range(len(tokens) - n + 1)]
+    return len(set(runs)) / len(runs) if runs else 1.0
+
+
+def diversity(tokens: Sequence[int]) -> float:
+    """The entropy of one sample's token counts, in nats, as remdm and bd3lms compute it.
+
+    Report it beside perplexity: repetition is easy to predict.
+    """
+    counts = Counter(tokens).values()
+    return -sum(count / len(tokens) * math.log(count / len(tokens)) for count in counts) + 0.0

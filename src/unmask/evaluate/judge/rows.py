@@ -1,19 +1,23 @@
-"""Files of texts -> Samples; Samples × Judge -> rows, kept in a file as they come and taken up again from there."""
+"""Files of texts -> Samples; Samples × Judge -> rows in a file that is resumed; rows -> figures with intervals."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unmask.errors import InputError, unknown
-from unmask.evaluate.judge.judge import Judge
-from unmask.evaluate.judge.opinion import GRAMS, Opinion, Rules, opinions
+from unmask.evaluate.judge.judge import GRAMS, Judge, Opinion, Rules, opinions
+from unmask.evaluate.rows import JsonLines
+from unmask.evaluate.stats import Floats, bootstrap, ceiling, pearson, spearman
 from unmask.tasks import files
 
 Row = dict[str, Any]
@@ -22,7 +26,7 @@ ROWS = (".jsonl", ".json")  # such files, and standard input, hold JSON lines
 
 @dataclass(frozen=True)
 class Sample:
-    """A text, where it stands, and what its row says about it."""
+    """A text, its place, and the other values of its row."""
 
     text: str
     place: str
@@ -31,7 +35,7 @@ class Sample:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same for the same text in the same place."""
+        """Identifies a text at its place."""
         return self.place, hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
 
@@ -41,7 +45,7 @@ class Sample:
 def read_samples(paths: Sequence[str], field: str = "text", lines: bool = False) -> list[Sample]:
     """The texts of files: JSON lines with the text in `field`; of other files each is a text, or each line of it.
 
-    Texts without a token of their own, empty or blank, are left out with a warning.
+    Empty and blank texts are left out with a warning.
     """
     found = [sample for path in paths for sample in _samples(path, field, lines)]
     full = [sample for sample in found if sample.text.strip()]
@@ -73,14 +77,14 @@ def _parsed(line: str, place: str, field: str) -> Sample:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
-        raise InputError(f"{place} is no JSON", "give JSON lines, or a file of text with another ending") from None
+        raise InputError(f"{place} is not JSON", "give JSON lines, or a file of text with another ending") from None
     if not isinstance(row, dict) or field not in row:
         error = unknown("field", field, row if isinstance(row, dict) else ())
         raise InputError(f"{place}: {error.message}", error.hint + "; --field names the text")
     if not isinstance(row[field], str):
-        raise InputError(f"{place}: the field {field!r} is no text", "name one that holds a string")
+        raise InputError(f"{place}: the field {field!r} is not text", "name one that holds a string")
     if any("\ud800" <= letter <= "\udfff" for letter in row[field]):
-        raise InputError(f"{place}: the text holds half of a surrogate pair", "no tokenizer reads it: mend the text")
+        raise InputError(f"{place}: the text holds half of a surrogate pair", "no tokenizer reads it: correct the text")
     plain = {key: value for key, value in row.items() if key != field and _is_plain(value)}
     ids = row.get("tokens")
     whole = isinstance(ids, list) and ids and all(type(token) is int for token in ids)
@@ -99,36 +103,38 @@ def judged(
     samples: Sequence[Sample],
     rules: Rules = Rules(),
     path: str | Path | None = None,
-    tell: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """A row for each sample, in their order; those that the file holds already are not judged again.
 
-    Rows are appended to the file after every batch. A row of another judge, or by other rules, is refused: a file has
-    figures that can be compared. `tell` is called with how many samples are done.
+    Rows are appended to the file after every batch. A file with rows of another judge, or by other rules, is refused:
+    the figures of one file can be compared. `on_progress` gets the number of samples done.
     """
     rules.check(judge)
     how = _how(judge, rules)
-    known = {} if path is None else _known(Path(path), how)
-    left = [sample for sample in samples if sample.key not in known]
-    tell(len(samples) - len(left))
-    done = 0
-    for some in opinions(judge, [sample.text for sample in left], rules, [sample.tokens for sample in left]):
-        new = {}
-        for sample, opinion in zip(left[done : done + len(some)], some, strict=True):
-            new[sample.key] = _row(sample, opinion, how)
-        if path is not None:
-            _append(Path(path), list(new.values()))
-        known |= new
-        done += len(some)
-        tell(len(samples) - len(left) + done)
+    with nullcontext() if path is None else JsonLines(path) as file:
+        known = {} if file is None else _known(file.lines, str(path), how)
+        if file is not None and not file.lines and file.torn[:1] not in (b"", b"{"):
+            raise InputError(f"{str(path)!r} holds other things than judged rows", "give another file")
+        left = [sample for sample in samples if sample.key not in known]
+        on_progress(len(samples) - len(left))
+        done = 0
+        for some in opinions(judge, [sample.text for sample in left], rules, [sample.tokens for sample in left]):
+            pairs = zip(left[done : done + len(some)], some, strict=True)
+            new = {sample.key: _row(sample, opinion, how) for sample, opinion in pairs}
+            if file is not None:
+                file.add(new.values())
+            known |= new
+            done += len(some)
+            on_progress(len(samples) - len(left) + done)
     return [known[sample.key] for sample in samples]
 
 
 def _how(judge: Judge, rules: Rules) -> Row:
     """What must be equal for figures to be compared."""
-    said: Row = {"judge": judge.name, "judge_dtype": judge.dtype, "convention": rules.convention}
-    said |= {"judge_start": judge.start, "judge_stride": rules.stride or max(1, judge.context // 2)}
-    return said if rules.convention == "sample" else said | {"mdlm_length": rules.length}
+    how: Row = {"judge": judge.name, "judge_dtype": judge.dtype, "convention": rules.convention}
+    how |= {"judge_start": judge.start, "judge_stride": rules.stride or max(1, judge.context // 2)}
+    return how if rules.convention == "sample" else how | {"mdlm_length": rules.length}
 
 
 def _row(sample: Sample, opinion: Opinion, how: Row) -> Row:
@@ -140,31 +146,58 @@ def _row(sample: Sample, opinion: Opinion, how: Row) -> Row:
     return sample.about | {name: value for name, value in found.items() if value is not None}
 
 
-def _known(path: Path, how: Row) -> dict[tuple[str, str], Row]:
-    """The rows of an earlier run, by key; a line that was cut off is none."""
-    try:
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        with path.open("ab") as file:  # a cut line must not swallow the next one; and a file that cannot be, fails now
-            file.write(b"\n" if lines and not path.read_bytes().endswith(b"\n") else b"")
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}", error.strerror or "give another file") from None
+def _known(lines: Sequence[Row | None], path: str, how: Row) -> dict[tuple[str, str], Row]:
+    """The rows of an earlier run, by key; lines that were cut off by older versions are left out."""
     found: dict[tuple[str, str], Row] = {}
-    for line in lines:
-        with suppress(ValueError, RecursionError):
-            row = json.loads(line)
-            if not isinstance(row, dict) or "sha256" not in row or "judge" not in row:
-                raise InputError(f"{str(path)!r} holds other things than judged rows", "give another file")
-            other = next((name for name, value in how.items() if row.get(name) != value), None)
-            if other is not None:
-                said = f"{other} {row.get(other)!r}, not {how[other]!r}"
-                raise InputError(f"{str(path)!r} holds rows with {said}", "give another file for the rows")
-            found[str(row.get("place")), str(row["sha256"])] = row
+    for row in filter(None, lines):
+        if "sha256" not in row or "judge" not in row:
+            raise InputError(f"{path!r} holds other things than judged rows", "give another file")
+        other = next((name for name, value in how.items() if row.get(name) != value), None)
+        if other is not None:
+            differs = f"{other} {row.get(other)!r}, not {how[other]!r}"
+            raise InputError(f"{path!r} holds rows with {differs}", "give another file for the rows")
+        found[str(row.get("place")), str(row["sha256"])] = row
     return found
 
 
-def _append(path: Path, rows: Sequence[Row]) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}", error.strerror or "give another file") from None
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+MEANS = ("ln_ppl", "path_entropy", "diversity", "distinct_1", "distinct_2", "distinct_3")
+RATIOS = {"ppl": ("nats", "judge_tokens"), "mdlm_ppl": ("mdlm_nats", "mdlm_tokens")}  # exp(all nats / all tokens)
+
+
+def figures(rows: Sequence[Row], group: str | None = None) -> dict[str, Any]:
+    """The figures of judged rows; rows with the same `group` are not independent, and are resampled together.
+
+    The default field is `group`, else `seed`, where every row has it. A figure is there if all rows have what it is
+    made of: `pearson` and `spearman` are of path entropy with ln PPL, and `ceiling` is the largest possible correlation
+    with ln PPL.
+    """
+    names = [group] if group else [name for name in ("group", "seed") if all(name in row for row in rows)]
+    keys: list[Hashable] = [str(row.get(names[0])) if names else place for place, row in enumerate(rows)]
+    needed = {*MEANS, "even", "odd", *(name for pair in RATIOS.values() for name in pair)}
+    table = {
+        name: np.array([row[name] for row in rows], dtype=np.float64) for name in sorted(needed) if _all(rows, name)
+    }
+    found = bootstrap(lambda places: _measured({name: column[places] for name, column in table.items()}), keys)
+    made = {name: dict(zip(("mean", "low", "high"), figure, strict=True)) for name, figure in found.items()}
+    return {"n": len(rows), "groups": len(set(keys)), **made}
+
+
+def _all(rows: Sequence[Row], name: str) -> bool:
+    values = [row.get(name) for row in rows]
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+
+
+def _measured(table: dict[str, Floats]) -> dict[str, float]:
+    found = {name: float(table[name].mean()) for name in MEANS if name in table}
+    for name, (nats, tokens) in RATIOS.items():
+        if nats in table and tokens in table:
+            total = float(table[tokens].sum())
+            found[name] = math.exp(min(700.0, float(table[nats].sum()) / total)) if total else math.nan
+    if "path_entropy" in table and "ln_ppl" in table:
+        found["pearson"] = pearson(table["path_entropy"], table["ln_ppl"])
+        found["spearman"] = spearman(table["path_entropy"], table["ln_ppl"])
+    if "even" in table and "odd" in table:
+        found["ceiling"] = ceiling(table["even"], table["odd"])
+    return found

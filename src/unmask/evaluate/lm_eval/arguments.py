@@ -1,26 +1,25 @@
-"""model_args of lm-eval -> Options; generation_kwargs of its tasks -> Ask: a Recipe, stop strings, and what to tell.
+"""model_args of lm-eval -> ModelArgs; generation_kwargs of its tasks -> TextRequest: a Recipe, stop strings, and notes.
 
-What model_args say about drawing and length holds; what they leave open, the task decides.
+Drawing and length are taken from model_args; the task decides what they leave open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unmask.decoding.likelihood import DRAWS
-from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.recipe import Recipe, read_settings
-from unmask.decoding.settings import ALIASES, known
+from unmask.decoding.named_recipes import settings_of
+from unmask.decoding.recipe import Recipe
+from unmask.decoding.settings import ALIASES, COUNT, known, parameters, row_of
 from unmask.errors import SettingError, unknown
 
-LENGTH = 256  # tokens where neither model_args nor the task say it: what lm-eval's own models take
+LENGTH = 256  # tokens where neither model_args nor the task give a length: as in lm-eval's own models
 LONGEST = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # in lm-eval's order
 NAMES = {"model_path": "pretrained", "model": "pretrained"}
-SETTING_NAMES = {**ALIASES, "cfg": "guidance", "block_size": "block_length"}  # LLaDA's and dllm's adapters say so
-# generation_kwargs of other decoders: the values that ask for nothing
+SETTING_NAMES = {**ALIASES, "cfg": "guidance", "block_size": "block_length"}  # names in LLaDA's and dllm's adapters
+# generation_kwargs of other decoders: the values that change nothing
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,),
     "num_return_sequences": (1,),
@@ -42,11 +41,11 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Options:
-    """What model_args say; `settings` are those of the recipe, under their own names."""
+class ModelArgs:
+    """The model_args; `settings` are those of the recipe, under our names."""
 
     pretrained: str
-    device: str | None = None  # None: a GPU where there is one, as lm-eval's own models choose
+    device: str | None = None  # None: a GPU if there is one, as in lm-eval's own models
     dtype: str | None = None
     mask_id: int | None = None
     tokenizer: str | None = None
@@ -62,12 +61,12 @@ class Options:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-OPTIONS = {one.name: str(one.type).split(" ")[0] for one in fields(Options) if one.name != "settings"}
-POSITIVE = ("batch_size", "max_rows", "max_length", "mc_num")
+OPTIONS = {name: row_of(one, "model_args", "") for name, one in parameters(ModelArgs).items() if name != "settings"}
+OPTIONS |= {name: replace(OPTIONS[name], range=COUNT) for name in ("batch_size", "max_rows", "max_length", "mc_num")}
 
 
-def options(model_args: Mapping[str, Any]) -> Options:
-    """Every name is understood or an error; None stands for what is not given."""
+def options(model_args: Mapping[str, Any]) -> ModelArgs:
+    """The options; an unknown name is an error, None means not given."""
     own: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     base: dict[str, Any] = {}
@@ -82,35 +81,31 @@ def options(model_args: Mapping[str, Any]) -> Options:
         elif name in known():
             settings[name] = _setting(name, value)
         elif name == "recipe":
-            base = _shipped(value)
+            base = {SETTING_NAMES.get(key, key): one for key, one in settings_of(value).items()}
         else:
             names = [*OPTIONS, "recipe", *known(), *SETTING_NAMES, *NAMES]
-            raise unknown("model_arg", given, names, "see docs/guide/lm-eval.md")
+            raise unknown("model_arg", given, names, "see docs/guide/lm-eval-details.md")
     if "pretrained" not in own:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
     settings = {**base, **settings}
-    Recipe.from_dict({"length": 1, **settings})  # what is wrong with it is said before a model is loaded
-    return Options(**own, settings=settings)
+    Recipe.from_dict({"length": 1, **settings})  # refuses bad settings before a model is loaded
+    return ModelArgs(**own, settings=settings)
 
 
 def _option(name: str, value: Any) -> Any:
     """The value with its exact type."""
-    kind = OPTIONS[name]
+    kind = OPTIONS[name].kind
     if name == "dtype" and value == "auto":
         return None
     if name == "batch_size" and str(value).startswith("auto"):
         raise SettingError(
             f"batch_size is {value}", "give a number: prompts at a time, rows where likelihoods are asked"
         )
-    if kind == "int" and isinstance(value, str) and value.isdecimal():
+    if kind is int and isinstance(value, str) and value.isdecimal():
         value = int(value)
-    if kind == "str" and isinstance(value, int | float) and not isinstance(value, bool):
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # lm-eval has made a number of a revision
-    if type(value).__name__ != kind:
-        raise SettingError(f"{name} is {value!r}", f"give {'an' if kind == 'int' else 'a'} {kind}")
-    if name in POSITIVE and value < 1:
-        raise SettingError(f"{name} is {value}", "it must be at least 1")
-    return value
+    return OPTIONS[name].check(value)
 
 
 def _setting(name: str, value: Any) -> Any:
@@ -120,35 +115,24 @@ def _setting(name: str, value: Any) -> Any:
     return value
 
 
-def _shipped(name: Any) -> dict[str, Any]:
-    """The settings of one of `unmask recipes`, or of a file, under their own names."""
-    if name in RECIPES:
-        found = RECIPES[name].settings
-    elif isinstance(name, str) and (Path(name).suffix or Path(name).exists()):
-        found = read_settings(name)
-    else:
-        raise unknown("recipe", name, RECIPES, "`unmask recipes` lists them")
-    return {SETTING_NAMES.get(key, key): value for key, value in found.items()}
-
-
 # --- what a task asks ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One way in which texts are asked for."""
+class TextRequest:
+    """One way of generating texts."""
 
     recipe: Recipe
     until: tuple[str, ...]
-    notes: tuple[str, ...] = field(default=(), compare=False)  # what the user should know, each a line
+    notes: tuple[str, ...] = field(default=(), compare=False)  # for the user, one line each
 
     def cut(self, text: str) -> str:
         """The text before the first stop string."""
         return text[: min((text.find(stop) for stop in self.until if stop in text), default=len(text))]
 
 
-def ask(given: Options, generation_kwargs: Mapping[str, Any], limit: int | None) -> Ask:
-    """The recipe of model_args, completed by what a task says."""
+def ask(given: ModelArgs, generation_kwargs: Mapping[str, Any], limit: int | None) -> TextRequest:
+    """The recipe of model_args, completed by the task."""
     task = {name: value for name, value in generation_kwargs.items() if value is not None}
     until = task.pop("until", [])
     stops = (until,) if isinstance(until, str) else tuple(until)
@@ -166,17 +150,17 @@ def ask(given: Options, generation_kwargs: Mapping[str, Any], limit: int | None)
             notes.append(f"the task asks for {name}={value}, which has no meaning here and is left out")
     if "temperature" in given.settings:
         if drawn != {"temperature": float(given.settings["temperature"])}:
-            said = ", ".join(f"{name}={value:g}" for name, value in drawn.items())
-            notes.append(f"the task asks for {said}; model_args hold: temperature={given.settings['temperature']:g}")
+            asked = ", ".join(f"{name}={value:g}" for name, value in drawn.items())
+            notes.append(f"the task asks for {asked}; model_args hold: temperature={given.settings['temperature']:g}")
     else:
         more |= drawn
     length, note = _length(given, wanted, limit)
     settings = {**more, "length": length, **given.settings}
-    return Ask(Recipe.from_dict(settings), tuple(s for s in stops if s), tuple(notes + note))
+    return TextRequest(Recipe.from_dict(settings), tuple(s for s in stops if s), tuple(notes + note))
 
 
 def _drawing(task: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """How tokens are drawn, by what lm-eval means with do_sample and temperature; and all the rest."""
+    """How tokens are drawn, by lm-eval's reading of do_sample and temperature; and the rest."""
     rest = dict(task)
     sample, temperature = rest.pop("do_sample", None), rest.pop("temperature", None)
     names = [name for name in ("top_k", "top_p") if name in rest]
@@ -187,13 +171,13 @@ def _drawing(task: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     return {"temperature": float(1.0 if temperature is None else temperature), **filters}, rest
 
 
-def _length(given: Options, wanted: Any, limit: int | None) -> tuple[int, list[str]]:
-    """Positions to generate: as model_args say, else as the task says, at most half of the model's context."""
-    said = given.settings.get("length")
-    if said is not None:
-        if limit is not None and isinstance(said, int) and said > limit:
-            raise SettingError(f"length is {said}", f"{given.pretrained} has room for {limit} positions")
-        return said, []
+def _length(given: ModelArgs, wanted: Any, limit: int | None) -> tuple[int, list[str]]:
+    """Positions to generate: from model_args, else from the task, at most half of the model's context."""
+    own = given.settings.get("length")
+    if own is not None:
+        if limit is not None and isinstance(own, int) and own > limit:
+            raise SettingError(f"length is {own}", f"{given.pretrained} has room for {limit} positions")
+        return own, []
     try:
         length = int(wanted)
     except (TypeError, ValueError):
@@ -201,5 +185,5 @@ def _length(given: Options, wanted: Any, limit: int | None) -> tuple[int, list[s
     if limit is not None and length > max(1, limit // 2):
         half = max(1, limit // 2)
         note = f"the task asks for up to {length} tokens; {half} are generated, half of the context of {limit}"
-        return half, [f"{note}: length= in model_args says otherwise"]
+        return half, [f"{note}: length= in model_args changes it"]
     return length, []

@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -21,10 +20,10 @@ from unmask._version import __version__
 from unmask.core.denoiser import Chats
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.likelihood import Bound, Piece, Question, greedy, score, windows
-from unmask.errors import InputError, ModelError, UnmaskError, many
+from unmask.errors import InputError, ModelError, many
 from unmask.evaluate.lm_eval import arguments
-from unmask.evaluate.lm_eval.arguments import Ask
-from unmask.evaluate.lm_eval.origins import Origin, Rows, origins
+from unmask.evaluate.lm_eval.arguments import TextRequest
+from unmask.evaluate.lm_eval.origins import Origin, RequestRows, origins
 from unmask.models import load
 from unmask.models.wrap import Chunked, Guided
 
@@ -42,24 +41,24 @@ log = logging.getLogger("lm_eval.unmask")  # under the harness's own, which writ
 
 @dataclass(frozen=True)
 class _Job:
-    """One text that is asked for."""
+    """One text that is requested."""
 
     place: int
     ids: list[int]
     dropped: int  # tokens of the prompt, at its left, that have no room
-    ask: Ask
+    ask: TextRequest
     origin: Origin
 
 
 class Unmask(LM):
-    """A masked diffusion model behind the harness's three questions."""
+    """A masked diffusion model behind the harness's three kinds of requests."""
 
     def __init__(self, **model_args: Any) -> None:
         super().__init__()
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise InputError("unmask runs in one process", "start lm_eval without accelerate or torchrun")
         self.options = given = arguments.options(model_args)
-        self.rows = Rows(None if given.rows is None else Path(given.rows).expanduser())
+        self.rows = RequestRows(None if given.rows is None else Path(given.rows).expanduser())
         model = load(
             given.pretrained,
             given.device or ("cuda" if torch.cuda.is_available() else "cpu"),
@@ -78,11 +77,11 @@ class Unmask(LM):
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: Mapping[str, Any], additional_config: Any = None) -> Unmask:
-        """What --model_args say goes over --batch_size and --device, which the harness fills in by itself."""
-        usual = dict(additional_config or {})
-        if str(usual.get("device")).startswith("cuda") and not torch.cuda.is_available():
-            del usual["device"]  # it says cuda:0 on any machine, and takes what is there
-        return cls(**{**usual, **arg_dict})
+        """--model_args take precedence over --batch_size and --device, which the harness always fills in."""
+        defaults = dict(additional_config or {})
+        if str(defaults.get("device")).startswith("cuda") and not torch.cuda.is_available():
+            del defaults["device"]  # it says cuda:0 on any machine, and takes what is there
+        return cls(**{**defaults, **arg_dict})
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: Any = None) -> Unmask:
@@ -97,7 +96,7 @@ class Unmask(LM):
         if dropped:
             what = many(len(dropped), "prompt is", "prompts are")
             self._say(f"{what} cut from the left, by up to {many(max(dropped), 'token')}: {self._room()}")
-        groups: dict[Ask, list[_Job]] = {}
+        groups: dict[TextRequest, list[_Job]] = {}
         for job in sorted(jobs, key=lambda job: -len(job.ids)):
             groups.setdefault(job.ask, []).append(job)
         texts = [""] * len(jobs)
@@ -120,7 +119,7 @@ class Unmask(LM):
         room = len(ids) if self.limit is None else self.limit - ask.recipe.length
         kept = ids[max(0, len(ids) - room) :]
         if not kept and ask.recipe.guidance > 0:  # there is nothing to be guided by
-            ask = Ask(ask.recipe.replace(guidance=0.0), ask.until)
+            ask = TextRequest(ask.recipe.replace(guidance=0.0), ask.until)
         return _Job(place, kept, len(ids) - len(kept), ask, origin)
 
     def _decode(self, batch: list[_Job]) -> list[Result]:
@@ -219,7 +218,7 @@ class Unmask(LM):
         return given, target or self._encode(continuation)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The dialogue as the model's template writes it; without the prompt, an answer that has begun goes on."""
+        """The dialogue as the model's template writes it; without the prompt, the last message is continued."""
         words = self.model.tokenizer
         if not isinstance(words, Chats) or words.template is None:
             raise InputError(f"{self.model.name} has no chat template", "leave --apply_chat_template out")
@@ -238,7 +237,7 @@ class Unmask(LM):
     def tokenizer_name(self) -> str:
         return self.model.name.replace("/", "__")
 
-    # --- what is kept and told ---
+    # --- records and warnings ---
 
     def get_model_info(self) -> dict[str, Any]:
         """For the `config` of the harness's results: what was decoded how, and what it cost."""
@@ -279,7 +278,7 @@ def _text_row(job: _Job, result: Result, text: str) -> dict[str, Any]:
 
 
 def main(words: list[str]) -> int:
-    """The harness's own command line with these words, knowing the model `unmask`."""
+    """Run the harness's own command line, with the model `unmask` registered."""
     from lm_eval.__main__ import cli_evaluate
 
     sys.argv = ["lm_eval", *words]
@@ -293,15 +292,5 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An error that the user can mend is a line, under the command `lm_eval` too."""
-    if issubclass(kind, UnmaskError):
-        print("unmask: error:", " ".join(str(error).split()), file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
-
-
 if "unmask" not in model_registry:
     model_registry.register("unmask", target="unmask.evaluate.lm_eval.model:Unmask")
-if Path(sys.argv[0]).stem in ("lm_eval", "lm-eval") or Path(sys.argv[0]).parent.name == "lm_eval":
-    sys.excepthook = _one_line

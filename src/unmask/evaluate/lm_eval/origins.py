@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import InputError
+from unmask.evaluate.rows import append, check_place, to_json
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a request comes from; equal requests are told apart by their turn."""
+    """Where a request comes from; equal requests differ in their turn."""
 
     task: str | None
     doc: int
@@ -24,13 +24,13 @@ class Origin:
     turn: int
 
     def key(self, seed: int, *, alike: bool = False) -> int:
-        """A seed of its own, whatever else is asked; with `alike`, one for all requests of its document."""
+        """A seed that depends on this request alone; with `alike`, on its document alone."""
         parts = [self.task, self.doc] if alike else [self.task, self.doc, self.request, self.turn]
         return seed + int.from_bytes(hashlib.blake2b(json.dumps(parts).encode(), digest_size=6).digest(), "big")
 
 
 def origins(requests: Sequence[Any]) -> list[Origin]:
-    """Of each request (lm-eval's Instance); one that was made by hand has its place for a document."""
+    """The origin of each request (lm-eval's Instance); a request without a document is named by its place."""
     seen: Counter[tuple[Any, ...]] = Counter()
     found = []
     for place, request in enumerate(requests):
@@ -42,8 +42,8 @@ def origins(requests: Sequence[Any]) -> list[Origin]:
 
 
 @dataclass
-class Rows:
-    """What was asked so far: sums by kind of request, and each request as a line of the file, if there is one."""
+class RequestRows:
+    """The requests so far: sums by kind, and each request as a line of the file, if there is one."""
 
     path: Path | None
     asked: Counter[str] = field(default_factory=Counter)
@@ -51,23 +51,17 @@ class Rows:
     entropies: dict[str, list[float]] = field(default_factory=dict)  # bits
 
     def __post_init__(self) -> None:
-        try:  # a file that cannot be written is better known before than after
-            if self.path is not None:
-                self.path.open("a", encoding="utf-8").close()
-        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-            reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"cannot write the rows {str(self.path)!r}", reason) from None
+        check_place(None if self.path is None else str(self.path))
 
     def keep(self, origin: Origin, kind: str, row: Mapping[str, Any]) -> None:
-        """One line for one request, written at once: what is done is never lost."""
+        """Count one request, and write its line at once."""
         self.asked[kind] += 1
         self.evaluations[kind] += row["evaluations"]
         if math.isfinite(row["path_entropy"]):
             self.entropies.setdefault(kind, []).append(row["path_entropy"])
         if self.path is not None:
             where = {"task": origin.task, "doc_id": origin.doc, "request": origin.request, "turn": origin.turn}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, **where, **{name: _plain(row[name]) for name in row}}) + "\n")
+            append(self.path, [to_json({"kind": kind, **where, **row})])
 
     def summary(self) -> dict[str, dict[str, Any]]:
         """By kind of request: how many, their evaluations, and the mean of their path entropies."""
@@ -77,8 +71,3 @@ class Rows:
             mean = math.fsum(bits) / len(bits) if bits else None
             found[kind] = {"requests": count, "evaluations": self.evaluations[kind], "path_entropy": mean}
         return found
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,12 +18,13 @@ import numpy as np
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
-from unmask.evaluate import compare, rows
-from unmask.evaluate.header import origin
+from unmask.evaluate import batch, compare, rows
+from unmask.evaluate.header import header
 from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
 from unmask.evaluate.paper.plan import Cell, Experiment, Place
-from unmask.evaluate.run import Row, canvases, prompts, resume, sift, summary
-from unmask.models import Denoiser, fingerprint, load, on_device
+from unmask.evaluate.run import canvases, prompts, resume, sift, summary
+from unmask.evaluate.stats import Floats, Places, bootstrap
+from unmask.models import Denoiser, fingerprint, load
 from unmask.models.compiled import compiled
 from unmask.models.wrap import Chunked
 from unmask.tasks import TASKS, shots
@@ -31,14 +32,13 @@ from unmask.tasks.puzzles import held_out
 
 Figures = dict[str, Any]
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
-REPEATS = 3  # of a runtime, of which the median counts; fewer where they take more than ENOUGH seconds together
+REPEATS = 3  # decodes of a runtime, whose median counts; fewer once they took ENOUGH seconds together
 ENOUGH = 30.0
-SAMPLES = {"cpu": 8, "cuda": 512}  # rows of text decoded at a time, at most
 
 
 @dataclass(frozen=True)
-class Job:
-    """What is run where."""
+class PaperRun:
+    """An experiment at one place, and how it is run."""
 
     experiment: Experiment
     place: Place
@@ -67,14 +67,14 @@ class Job:
         return self.experiment.at(self.place)
 
     def rows(self, about: Figures, ending: str = "rows") -> str:
-        """The file of a run: the same for the same run, whichever experiments it is a cell of."""
-        said = json.dumps({name: about.get(name) for name in rows.SAME}, sort_keys=True)
+        """The file of a run: experiments that share a run share the file."""
+        identity = json.dumps({name: about.get(name) for name in rows.SAME}, sort_keys=True)
         folder = self.folder / "rows"
         folder.mkdir(parents=True, exist_ok=True)
-        return str(folder / f"{about['task']}-{hashlib.sha256(said.encode()).hexdigest()[:12]}.{ending}.jsonl")
+        return str(folder / f"{about['task']}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.{ending}.jsonl")
 
 
-def run(job: Job) -> list[Figures]:
+def run(job: PaperRun) -> list[Figures]:
     """The figures of every cell, in order."""
     model = load(job.model or job.place.model, job.device, job.dtype)
     model = compiled(model) if job.compile else model
@@ -82,39 +82,39 @@ def run(job: Job) -> list[Figures]:
     return [{"cell": cell.name, "labels": cell.labels, **one} for cell, one in zip(job.cells, found, strict=True)]
 
 
-def _each(job: Job, verb: str) -> Iterator[Cell]:
+def _each(job: PaperRun, verb: str) -> Iterator[Cell]:
     """The cells, one at a time; each is reported once it is done."""
     for place, cell in enumerate(job.cells, 1):
         yield cell
         job.on_cell(f"{job.place.name}: {verb} cell {place} of {len(job.cells)}, {cell.name}")
 
 
-def header(job: Job, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
-    """Where the rows of a cell come from."""
+def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
+    """The header of a cell's rows."""
     name = job.model or job.place.model
-    about = {"task": job.place.task or "text", "model": name, "weights": _weights(name), "dtype": job.dtype}
-    sha256 = None if data is None else hashlib.sha256(Path(data).read_bytes()).hexdigest()
-    where = origin(on_device(name, job.device))
-    return about | {
-        "data": data and Path(data).name,
-        "sha256": sha256,
-        "limit": job.limit,
-        **where,
-        "recipe": recipe.to_dict(),
-        "n": n,
-    }
+    about = header(
+        job.place.task or "text",
+        name,
+        weights=_weights(name),
+        dtype=job.dtype,
+        device=job.device,
+        data=data and Path(data).name,
+        file=data,
+        limit=job.limit,
+    )
+    return about | {"recipe": recipe.to_dict(), "n": n}
 
 
 @lru_cache(maxsize=1)
 def _weights(name: str) -> str | None:
-    """Of large models it takes a while, and every cell has the same."""
+    """Cached: hashing large weights takes a while, and every cell has the same."""
     return fingerprint(name)
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _tasks(job: Job, model: Denoiser) -> list[Figures]:
+def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
     assert job.place.task is not None
     task, data = TASKS[job.place.task], job.data or made(job)
     if task.puzzle is not None:
@@ -123,42 +123,42 @@ def _tasks(job: Job, model: Denoiser) -> list[Figures]:
         examples = task.examples(data)
         pool = None if job.shots is None else task.examples(job.shots)
         questions = prompts(task, examples[: job.n], shots(task, examples, pool)[: job.n], task.chat)
-    graded: dict[str, list[Row]] = {}
+    graded: dict[str, list[rows.Row]] = {}
     found = []
     for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
-        about = header(job, recipe, len(questions), data)
+        about = _header(job, recipe, len(questions), data)
         with rows.opened(job.rows(about), about) as kept:
             if kept.missing:
                 on_rows = partial(job.on_progress, cell.name)
                 resume(task, model, questions, recipe, kept, on_rows=on_rows)
-            graded[cell.name] = sorted(compare.as_rows(kept, cell.name), key=lambda row: row.number)
+            graded[cell.name] = kept.graded(cell.name)
         found.append(_of_task(job, cell, graded) | _about(kept.header) | {"rows": Path(job.rows(about)).name})
     return found
 
 
-def _of_task(job: Job, cell: Cell, graded: dict[str, list[Row]]) -> Figures:
+def _of_task(job: PaperRun, cell: Cell, graded: dict[str, list[rows.Row]]) -> Figures:
     here = graded[cell.name]
     base = job.experiment.baseline(cell)
-    said = summary(here)
-    said["path_entropy_sd"] = statistics.pstdev([row.path_entropy for row in here])
-    return said | {"against": None if base is None else compare.against(graded[base.name], here)}
+    made = summary(here)
+    made["path_entropy_sd"] = statistics.pstdev([row.path_entropy for row in here])
+    return made | {"against": None if base is None else compare.against(graded[base.name], here)}
 
 
-def _about(header: dict[str, Any]) -> Figures:
+def _about(about: dict[str, Any]) -> Figures:
     return {
-        name: header.get(name) for name in ("model", "weights", "dtype", "recipe", "machine", "date", "commit", "data")
+        name: about.get(name) for name in ("model", "weights", "dtype", "recipe", "machine", "date", "commit", "data")
     }
 
 
-def made(job: Job) -> str:
+def made(job: PaperRun) -> str:
     """A file of the place's puzzles, made once."""
     how, n = dict(job.place.made), job.place.n or 100
     if not how:
         raise InputError(f"{job.place.name} needs its questions", "give them with --data FILE")
     seed = int(how.pop("seed", 0))
-    words = "-".join(f"{name}-{value}" for name, value in {**job.place.made, "n": n}.items())
-    path = job.folder / f"{job.place.task}-{words}.txt"
+    name = "-".join(f"{name}-{value}" for name, value in {**job.place.made, "n": n}.items())
+    path = job.folder / f"{job.place.task}-{name}.txt"
     if not path.exists():
         lines = held_out.sudokus(n, seed=seed, **how) if "clues" in how else held_out.countdowns(n, seed=seed, **how)
         job.folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def made(job: Job) -> str:
         for done, line in enumerate(lines, 1):
             text += f"{line}\n"
             job.on_progress("making puzzles", done, n)
-        begun = path.with_suffix(f".{os.getpid()}")  # another process may be making it, too
+        begun = path.with_suffix(f".{os.getpid()}")  # another process may be writing it, too
         begun.write_text(text, encoding="utf-8")
         begun.replace(path)
     return str(path)
@@ -175,11 +175,11 @@ def made(job: Job) -> str:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def _texts(job: Job, model: Denoiser) -> list[Figures]:
+def _texts(job: PaperRun, model: Denoiser) -> list[Figures]:
     n, found, seen = job.n or 256, [], {}
     for cell in _each(job, "sampled"):
         recipe = job.recipe(cell)
-        about = header(job, recipe, n)
+        about = _header(job, recipe, n)
         with rows.opened(job.rows(about), about) as kept:
             _sample(model, recipe, n, kept, partial(job.on_progress, cell.name))
         mine = [row for row in kept.kept if int(row["number"]) < n]  # another experiment may have wanted more
@@ -199,18 +199,18 @@ def _texts(job: Job, model: Denoiser) -> list[Figures]:
 
 
 def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_progress: Progress) -> list[Figures]:
-    """What the judge finds about each sample, by both conventions."""
+    """The judged rows of samples, by both conventions."""
     plain = ("number", "seed", "path_entropy")
     samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in kept]
-    tell = lambda done: on_progress(f"judging {name}", done, len(samples))  # noqa: E731
-    return judged(judge, samples, Rules("both"), path, tell)
+    progress = lambda done: on_progress(f"judging {name}", done, len(samples))  # noqa: E731
+    return judged(judge, samples, Rules("both"), path, progress)
 
 
 def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progress: Callable[[int, int], None]) -> None:
-    """Texts from nothing, as many as are missing."""
+    """Sample the texts without a prompt that are missing."""
     done = {int(row["number"]) for row in kept.kept}
     todo = [number for number in range(n) if number not in done]
-    most = max(1, SAMPLES.get(model.device.type, 8) // recipe.build_search().particles)
+    most = batch.size("sample", model.device, recipe.build_search().particles)
     size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
     for begin in range(0, len(todo), size):
         on_progress(len(kept.kept), n)
@@ -233,20 +233,27 @@ def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progres
 
 
 def _gain(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Figures:
-    """How much lower ln PPL and diversity are than the baseline's, sample by sample of equal seeds."""
+    """ln PPL and diversity less those of the baseline, over samples of equal seeds."""
     dice, found = np.random.default_rng(0), {}
     for name in ("ln_ppl", "diversity"):
         lower = np.array([one[name] - two[name] for one, two in zip(first, second, strict=True)])
-        again = lower[dice.integers(0, len(lower), (1000, len(lower)))].mean(1)
-        low, high = np.quantile(again, [0.025, 0.975]).tolist()
-        found[name] = {"difference": -float(lower.mean()), "low": -high, "high": -low}
+        value, low, high = bootstrap(_mean_of(lower), range(len(lower)), dice=dice)["mean"]
+        found[name] = {"difference": _negative(value), "low": _negative(high), "high": _negative(low)}
     return found
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else -value
+
+
+def _mean_of(values: Floats) -> Callable[[Places], dict[str, float]]:
+    return lambda places: {"mean": float(values[places].mean())}
 
 
 # --- runtime and paths -----------------------------------------------------------------------------------------------
 
 
-def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
+def _runtimes(job: PaperRun, model: Denoiser) -> list[Figures]:
     found: dict[str, Figures] = {}  # by what is run: some cells are the same
     for cell in _each(job, "timed"):
         recipe = job.recipe(cell)
@@ -254,14 +261,13 @@ def _runtimes(job: Job, model: Denoiser) -> list[Figures]:
         if key not in found:
             asked = Chunked(model, 1) if cell.how == "sequential" else model
             decode_batch(asked, [""], recipe=recipe.replace(steps=2))  # warms up
-            found[key] = _timed(asked, recipe, partial(job.on_progress, cell.name)) | _about(
-                header(job, recipe, REPEATS)
-            )
+            times = _timed(asked, recipe, partial(job.on_progress, cell.name))
+            found[key] = times | _about(_header(job, recipe, REPEATS))
     return [dict(found[json.dumps([job.recipe(cell).to_dict(), cell.how])]) for cell in job.cells]
 
 
 def _timed(model: Denoiser, recipe: Recipe, on_progress: Callable[[int, int], None]) -> Figures:
-    """Seconds of a few decodes, and what one costs."""
+    """The median time of a few decodes, and the cost of one."""
     times: list[float] = []
     while not times or (len(times) < REPEATS and sum(times) < ENOUGH):
         on_progress(len(times), REPEATS)
@@ -272,7 +278,7 @@ def _timed(model: Denoiser, recipe: Recipe, on_progress: Callable[[int, int], No
     return {"n": len(times), "seconds": statistics.median(times), "times": times, **costs}
 
 
-def _paths(job: Job, model: Denoiser) -> list[Figures]:
+def _paths(job: PaperRun, model: Denoiser) -> list[Figures]:
     found = []
     for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
@@ -281,12 +287,12 @@ def _paths(job: Job, model: Denoiser) -> list[Figures]:
         ends = [particle.path_entropy for particle in result.particles]
         found.append({"n": 1, "chosen": result.chosen, "curves": curves, "path_entropies": ends})
         found[-1] |= {name: getattr(result, name) for name in ("evaluations", "seconds")} | _about(
-            header(job, recipe, 1)
+            _header(job, recipe, 1)
         )
     return found
 
 
-KINDS: dict[str, Callable[[Job, Denoiser], list[Figures]]] = {
+KINDS: dict[str, Callable[[PaperRun, Denoiser], list[Figures]]] = {
     "task": _tasks,
     "text": _texts,
     "runtime": _runtimes,

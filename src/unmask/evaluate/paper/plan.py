@@ -1,10 +1,10 @@
 """A TOML file -> Experiment: its places (model and task) and its cells (settings, and what the paper printed there).
 
-    title, where, claim   what it is, where the paper has it, what it is said to show
+    title, where, claim   what it is, where the paper has it, what it should show
     kind                  cells: accuracy, or perplexity where a place has no task; runtime: seconds; paths: curves
     [all]                 settings of every cell
     [[axis]]              name, and values: each a label beside settings; the cells are all combinations of them
-    [[cell]]              cells that are no combination: labels and settings; `axes` says what the labels are
+    [[cell]]              cells that are not a combination: labels and settings; `axes` says what the labels are
     [places.NAME]         model, task, n, `made` (how its puzzles are made), `all` (settings), `theirs`: a model of the
                           paper, `scale`: of all steps and intervals, where the canvas is shorter than the paper's
     [printed."WHAT"]      the paper's numbers: labels of a cell joined by " / " -> number; `on`: the one place beside
@@ -57,7 +57,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Place:
-    """A model and what it is asked."""
+    """A model and its task."""
 
     name: str
     model: str
@@ -93,7 +93,7 @@ class Experiment:
         return tuple(cell for cell in self.cells if cell.only in ("", place.name))
 
     def recipe(self, cell: Cell, place: Place, background: str | None = None) -> Recipe:
-        """How a cell is decoded at a place; `background`: the table of a PC-Sampler that has none of its own."""
+        """How a cell is decoded at a place; `background` is for recipes of PC-Sampler that need a table."""
         if "recipe" in cell.settings:
             named = RECIPES[cell.settings["recipe"].format(place=place.name)]
             if named.needs and background is None:
@@ -108,7 +108,7 @@ class Experiment:
 
     def beside(self, place: Place) -> dict[str, Settings]:
         """The paper's numbers that stand beside those of a place."""
-        return {what: said for what, said in self.printed.items() if said.get("on", place.name) == place.name}
+        return {what: table for what, table in self.printed.items() if table.get("on", place.name) == place.name}
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The cell that differs in the last label only and comes first; None for that one itself."""
@@ -117,7 +117,7 @@ class Experiment:
         return None if first is cell else first
 
     def place(self, name: str | None) -> list[Place]:
-        """The place that is asked for; by default all of the bundled models."""
+        """The place of this name; by default all places with bundled models."""
         if name is None:
             mine = [place for place in self.places.values() if not place.theirs]
             if not mine:
@@ -136,13 +136,15 @@ def read(name: str, text: str) -> Experiment:
     cells = [_cell(values) for values in product(*(axis["values"] for axis in axes))] if axes else []
     cells += [_cell(tuple({**one, "label": label} for label in one["labels"])) for one in table.get("cell", [])]
     if table["kind"] not in KINDS or len({(cell.name, cell.only) for cell in cells}) != len(cells) or not cells:
-        raise InputError(f"{name}.toml is no experiment", f"its kind is one of {', '.join(KINDS)}, its cells differ")
+        raise InputError(
+            f"{name}.toml is not an experiment", f"its kind must be {' or '.join(KINDS)}, its cells differ"
+        )
     places = {key: _place(key, value) for key, value in table["places"].items()}
     known = {cell.name for cell in cells}
     for what, numbers in table.get("printed", {}).items():
-        strange = next((label for label in numbers if label not in known and label != "on"), None)
-        if strange is not None:
-            raise InputError(f"{name}.toml: {what} has {strange!r}", f"its cells are {', '.join(sorted(known))}")
+        wrong = next((label for label in numbers if label not in known and label != "on"), None)
+        if wrong is not None:
+            raise InputError(f"{name}.toml: {what} has {wrong!r}", f"its cells are {', '.join(sorted(known))}")
     labels = tuple(axis["name"] for axis in axes) or tuple(table["axes"])
     said = {key: table[key] for key in ("title", "where", "kind", "claim")}
     return Experiment(

@@ -34,7 +34,7 @@ COPIES = 5  # float64 numbers for each logit that the public-style step holds at
 
 @dataclass
 class Backbones:
-    """Ways to run the same network on the same rows, and what else there is to say of them."""
+    """Ways to run the same network on the same rows, and notes on them."""
 
     runs: dict[str, Run]
     notes: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Backbones:
 
     @property
     def plain(self) -> list[Run]:
-        """Those that take their memory anew with every call."""
+        """Those that allocate in every call."""
         return [run for name, run in self.runs.items() if GRAPH not in name]
 
 
@@ -62,7 +62,7 @@ def backbones(model: Denoiser, state: State, cost: int, compile: bool) -> Backbo
         with _noted(found, "not compiled"):
             found.runs[COMPILED] = _compiled(model, state)
     elif compile:
-        found.notes.append(f"not compiled: {model.name} is no network of unmask's own")
+        found.notes.append(f"not compiled: {model.name} is not a network of unmask")
     if device.type == "cuda":
         last = list(found.runs)[-1]
         with _noted(found, "no CUDA graph"):
@@ -72,7 +72,7 @@ def backbones(model: Denoiser, state: State, cost: int, compile: bool) -> Backbo
 
 @contextmanager
 def _noted(found: Backbones, what: str) -> Iterator[None]:
-    """Go on after any failure, which becomes a note: compilers raise all kinds of errors."""
+    """Turn any failure into a note and continue: compilers raise all kinds of errors."""
     try:
         yield
     except Exception as error:
@@ -80,7 +80,7 @@ def _noted(found: Backbones, what: str) -> Iterator[None]:
 
 
 def eager(model: Denoiser, state: State) -> Run:
-    """The network as it is, on these rows."""
+    """The network without compiling, on these rows."""
     if isinstance(model, Transformer):
         forward, inputs = _forward(model), _inputs(model, state)
         return lambda: forward(*inputs)
@@ -107,7 +107,7 @@ def _forward(model: Transformer) -> Callable[..., Tensor]:
 
 
 def _inputs(model: Transformer, state: State) -> tuple[Tensor | None, ...]:
-    """Of `_forward`; all that is the same in every step and every row is made here, once."""
+    """Of `_forward`; what is equal in every step and row is made once, here."""
     columns = torch.arange(state.tokens.shape[1], device=model.device)[None]
     sigma = None if model.noise is None else model.noise(torch.full_like(state.time, 0.5))
     return state.tokens, columns, sigma, *(model.network.waves(columns) or ())
@@ -136,7 +136,7 @@ def _graph(run: Run, device: torch.device) -> Run:
 
 
 def products(head: Head, hidden: Tensor, counts: Sequence[int]) -> dict[int, Callable[[], object]]:
-    """Some of the numbers of masked positions of a run -> one plain matrix product of the head with as many."""
+    """For some of the counts of masked positions: one matrix product of the head with as many rows."""
     if head.weight is None:
         return {}
     weight, rows = head.weight.T, hidden.flatten(0, 1)
@@ -145,7 +145,7 @@ def products(head: Head, hidden: Tensor, counts: Sequence[int]) -> dict[int, Cal
 
 
 def mean_ms(times: Mapping[int, float], counts: Sequence[int]) -> float:
-    """The mean over the steps of a run, each with its own number of masked positions, from the times of some."""
+    """The mean over the steps of a run, interpolated between the counts that were timed."""
     return float(np.interp(counts, list(times), list(times.values())).mean()) if times else 0.0
 
 
@@ -180,7 +180,7 @@ def public_step(run: Run, head: Head, state: State, temperature: float, reveal: 
 
 
 def check_public(head: Head, state: State) -> None:
-    """Refuse such a step where the host has no room for it; a GPU says so by itself."""
+    """Raise OutOfMemoryError where a host lacks the memory for such a step, as a GPU does by itself."""
     device = state.tokens.device
     if device.type != "cuda" and state.tokens.numel() * head.width * 8 * COPIES > memory.free(device):
         raise torch.OutOfMemoryError

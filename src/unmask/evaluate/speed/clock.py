@@ -1,14 +1,10 @@
-"""Work on a device -> how long it takes and how much memory it takes there; which machine this is."""
+"""Work on a device -> the time and the memory that it takes there."""
 
 from __future__ import annotations
 
-import os
-import platform
-import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -20,16 +16,16 @@ BLOCK = {"cpu": 0.05, "cuda": 0.3}
 
 
 def now(device: torch.device) -> float:
-    """Seconds, once the device has done all that it was given."""
+    """Seconds, after waiting for the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 class Turns:
-    """Pieces of work that take turns with something else; each has the mean of its turns as its time.
+    """Pieces of work that are timed in alternation with something else; the time of each is the mean of its turns.
 
-    In a turn a piece is called as in a loop, for a while, and the device is waited for at the end only.
+    In a turn a piece is called in a loop, and the device is waited for at the end only.
     """
 
     def __init__(self, works: Mapping[str, Callable[[], object]], device: torch.device) -> None:
@@ -38,7 +34,7 @@ class Turns:
         self.seconds: dict[str, list[float]] = {name: [] for name in works}
 
     def _calls(self, work: Callable[[], object]) -> int:
-        """As many as fill a turn; the first call, which may be slow, does not count."""
+        """The number of calls that fills a turn; the first call may be slow and does not count."""
         work()
         began = now(self.device)
         work()
@@ -63,7 +59,7 @@ class Turns:
 
 
 def peak(work: Callable[[], Made], device: torch.device) -> tuple[Made, int | None]:
-    """What the work gives, and the most bytes that tensors took during it, above what they took before."""
+    """The result of the work, and the peak of allocated bytes above those before it; None on a CPU."""
     if device.type != "cuda":
         return work(), None
     torch.cuda.synchronize(device)
@@ -72,15 +68,3 @@ def peak(work: Callable[[], Made], device: torch.device) -> tuple[Made, int | No
     made = work()
     torch.cuda.synchronize(device)
     return made, torch.cuda.max_memory_allocated(device) - before
-
-
-def machine(device: torch.device) -> str:
-    """The name of a GPU, or of the processor with the number of threads that torch uses."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
-    except OSError:  # not Linux
-        found = None
-    name = found[1].strip() if found else platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} of {os.cpu_count()} threads"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,14 @@ from torch import Tensor
 from unmask.core.denoiser import Denoiser
 from unmask.decoding.recipe import Recipe
 from unmask.errors import SettingError
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate.stats import Mean, Places, average, bootstrap, mean
 from unmask.evaluate.theory.reference import Known, generated, reference
 
 MOST = 1000.0  # the largest strength tried; at log2 V = 13, two particles that differ by 0.1 bit weigh 1 : 2,200
 CLOSE = 0.02  # strengths within two percent are one: no measurement tells them apart
 BOOTSTRAPS = 2000
 OF = ("population", "chosen")
-Tell = Callable[[str, int, int], None]  # what is measured, texts done, texts in all
+Progress = Callable[[str, int, int], None]  # what is measured, texts done, texts in all
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was found. `strength` is None where the reference is out of reach; `end` says where: "low" or "high"."""
+    """The result. `strength` is None where the reference is out of reach, below ("low") or above ("high") the range."""
 
     recipe: Recipe
     of: str  # population or chosen: whose path entropy meets the reference
@@ -80,24 +80,24 @@ def calibrate(
     points: int = 8,
     budget: int | None = None,  # evaluations, at most
     of: str = "population",
-    tell: Tell = lambda what, done, total: None,
-    keep: Callable[[dict[str, Any]], None] = lambda row: None,
+    on_progress: Progress = lambda what, done, total: None,
+    on_row: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Calibration:
-    """Bisect between strength 0 and `most`, at most `points` strengths; `keep` is called with each row at once."""
+    """Bisect between strength 0 and `most`, at most `points` strengths; `on_row` gets each row as it is measured."""
     _check(recipe, most, points, of)
-    paths = reference(model, texts, recipe, draws, lambda done, total: tell("reference", done, total))
+    paths = reference(model, texts, recipe, draws, lambda done, total: on_progress("reference", done, total))
     spent = sum(path.evaluations for some in paths for path in some)
     true = [sum(path.path_entropy for path in some) / len(some) for some in paths]
-    keep({"kind": "reference", "path_entropy": true, "evaluations": spent})
+    on_row({"kind": "reference", "path_entropy": true, "evaluations": spent})
     found: list[Point] = []
 
     def gap(strength: float) -> float:
         nonlocal spent
-        point = _point(model, texts, recipe.replace(strength=strength), tell)
+        point = _point(model, texts, recipe.replace(strength=strength), on_progress)
         found.append(point)
-        keep({"kind": "generated", **vars(point)})
+        on_row({"kind": "generated", **vars(point)})
         spent += point.evaluations
-        return _mean(point.population if of == "population" else point.chosen) - _mean(true)
+        return average(point.population if of == "population" else point.chosen) - average(true)
 
     def affordable() -> bool:
         return budget is None or spent + max((point.evaluations for point in found), default=0) <= budget
@@ -127,20 +127,16 @@ def _check(recipe: Recipe, most: float, points: int, of: str) -> None:
         raise SettingError(f"points is {points}", "it must be at least 3: two ends and one between")
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _apart(low: float, high: float) -> float:
     return math.log1p(high) - math.log1p(low)
 
 
-def _point(model: Denoiser, texts: Sequence[Known], recipe: Recipe, tell: Tell) -> Point:
+def _point(model: Denoiser, texts: Sequence[Known], recipe: Recipe, on_progress: Progress) -> Point:
     strength = recipe.strength or 0.0
-    results = generated(model, texts, recipe, lambda done, total: tell(f"strength {strength:.3g}", done, total))
+    results = generated(model, texts, recipe, lambda done, total: on_progress(f"strength {strength:.3g}", done, total))
     return Point(
         strength,
-        [_mean([particle.path_entropy for particle in result.particles]) for result in results],
+        [average([particle.path_entropy for particle in result.particles]) for result in results],
         [result.path_entropy for result in results],
         sum(result.evaluations for result in results),
     )
@@ -150,18 +146,17 @@ def _point(model: Denoiser, texts: Sequence[Known], recipe: Recipe, tell: Tell) 
 
 
 def _solved(found: Calibration) -> Calibration:
-    """With the crossing of its points, and an interval from texts drawn again."""
+    """Add the strength where the points cross 0, with a bootstrap interval over texts."""
     if found.end is not None:
         return found
     strengths, gaps = [point.strength for point in found.points], found.paired().numpy()
     dice = np.random.default_rng([found.recipe.seed % 2**63, len(found.reference)])
-    again = dice.integers(0, gaps.shape[1], (BOOTSTRAPS, gaps.shape[1]))
-    crossings = sorted(crossing(strengths, gaps[:, some].mean(1).tolist()) for some in again)
-    ends = [crossings[int(share * (BOOTSTRAPS - 1))] for share in (0.025, 0.975)] if gaps.shape[1] > 1 else [None, None]
-    at = crossing(strengths, gaps.mean(1).tolist())
-    return Calibration(
-        found.recipe, found.of, found.reference, found.points, at, ends[0], ends[1], None, found.evaluations
-    )
+
+    def measure(places: Places) -> dict[str, float]:
+        return {"strength": crossing(strengths, gaps[:, places].mean(1).tolist())}
+
+    _, low, high = bootstrap(measure, range(gaps.shape[1]), BOOTSTRAPS, dice, "lower")["strength"]
+    return replace(found, strength=crossing(strengths, gaps.mean(1).tolist()), low=low, high=high)
 
 
 def crossing(strengths: Sequence[float], gaps: Sequence[float]) -> float:

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.core import beliefs
-from unmask.core import step as engine
-from unmask.core.beliefs import Draw, Drawn
+from unmask.core.beliefs import Beliefs, Drawn, DrawRule, weigh
 from unmask.core.denoiser import Denoiser, Head
 from unmask.core.entropy import bits
+from unmask.core.state import padded
+from unmask.core.walk import walk
 from unmask.decoding.decode import Result, decode_batch, prepare
 from unmask.decoding.prompt import Canvas, Text, encode
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
 from unmask.errors import InputError, SettingError, many
-from unmask.evaluate.interval import Mean, mean
+from unmask.evaluate import batch
+from unmask.evaluate.stats import Mean, mean
 from unmask.search import SEARCHES
 
-TOGETHER = {"cpu": 32, "cuda": 512}  # rows through the network at a time, at most: on a CPU more are no faster
 DRAWS = 8  # paths of each text, from which the spread is known well enough
-Tell = Callable[[int, int], None]  # texts done, texts in all
+Progress = Callable[[int, int], None]  # texts done, texts in all
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Known:
     open: list[bool]
 
     def canvas(self, mask: int) -> list[int]:
-        """The ids with masks where it is open."""
+        """The ids, masked where the text is open."""
         return [mask if free else token for token, free in zip(self.tokens, self.open, strict=True)]
 
 
 @dataclass(frozen=True)
-class Path:
+class ReferencePath:
     """One reference path. Everything is in bits."""
 
     path_entropy: float
@@ -75,8 +75,8 @@ def known(model: Denoiser, text: Text, prompt: Text = "") -> Known:
         if model.vocab.mask in some:
             raise InputError(f"the {name} holds the mask id {model.vocab.mask}", "give a text without holes")
     if model.limit is not None and len(given) + len(ids) > model.limit:
-        said = f"{len(given) + len(ids)} tokens are more than {model.name} allows ({model.limit})"
-        raise InputError(said, "shorten the text or the prompt")
+        what = f"{len(given) + len(ids)} tokens are more than {model.name} allows ({model.limit})"
+        raise InputError(what, "shorten the text or the prompt")
     return Known([*given, *ids], [False] * len(given) + [True] * len(ids))
 
 
@@ -87,14 +87,14 @@ def score(
     *,
     recipe: Recipe = Recipe("ancestral", steps=32),
     draws: int = DRAWS,
-    tell: Tell = lambda done, total: None,
+    on_progress: Progress = lambda done, total: None,
 ) -> list[Scored]:
     """The path entropy of each text over `draws` reference paths; text i has the seed recipe.seed + i."""
     before = [""] * len(texts) if prompts is None else list(prompts)
     if len(before) != len(texts):
         raise InputError(f"{many(len(before), 'prompt')} for {many(len(texts), 'text')}", "give one each")
     rows = [known(model, text, prompt) for text, prompt in zip(texts, before, strict=True)]
-    found = reference(model, rows, recipe, draws, tell)
+    found = reference(model, rows, recipe, draws, on_progress)
     return [
         Scored(
             prompt,
@@ -114,17 +114,17 @@ def score(
 
 @dataclass
 class _Teacher:
-    """Draws the true tokens; keeps what they cost where it was last asked."""
+    """Draws the true tokens, and keeps their loss of the last draw."""
 
     truth: Tensor  # [B, L] int64
     loss: Tensor  # [B, L] nats
 
     def __call__(
-        self, hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw, raw: beliefs.Raw | None = None
+        self, hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule, beliefs: Beliefs | None = None
     ) -> Drawn:
-        raw = beliefs.weigh(hidden, head, where, self.truth)
-        self.loss = -raw.standing
-        return Drawn(self.truth, raw.standing, raw.standing, raw.entropy, raw.top, raw.second)
+        found = weigh(hidden, head, where, self.truth)
+        self.loss = -found.standing
+        return Drawn(self.truth, found.standing, found.standing, found.entropy, found.top, found.second)
 
 
 def reference(
@@ -132,9 +132,9 @@ def reference(
     texts: Sequence[Known],
     recipe: Recipe,
     draws: int = 1,
-    tell: Tell = lambda done, total: None,
+    on_progress: Progress = lambda done, total: None,
     seeds: Sequence[int] | None = None,
-) -> list[list[Path]]:
+) -> list[list[ReferencePath]]:
     """`draws` paths of each text. Of the recipe only order, steps and measure count: the tokens are the true ones."""
     if draws < 1:
         raise SettingError(f"draws is {draws}", "it must be at least 1")
@@ -146,16 +146,16 @@ def reference(
     if recipe.guidance > 0 and all(all(text.open) for text in texts):
         raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
     keys = [recipe.seed + place for place in range(len(texts))] if seeds is None else list(seeds)
-    size = max(1, TOGETHER.get(model.device.type, 32) // draws)
-    found: list[list[Path]] = []
+    size = batch.size("known", model.device, draws)
+    found: list[list[ReferencePath]] = []
     for begin in range(0, len(texts), size):
         found += _revealed(model, texts[begin : begin + size], keys[begin : begin + size], recipe, draws)
-        tell(len(found), len(texts))
+        on_progress(len(found), len(texts))
     return found
 
 
 def _unsearched(recipe: Recipe, draws: int) -> Recipe:
-    """The same order with independent paths; any temperature above 0 lets the engine ask for tokens."""
+    """The same order with independent paths; any temperature above 0 makes the walk draw tokens."""
     nothing = dict.fromkeys(name for build in SEARCHES.values() for name in takes(build))
     plain = {"temperature": 1.0, "top_k": None, "top_p": None, "fill_tail": False, "length": None}
     return recipe.replace(**{**nothing, **plain, "search": "best-of-n", "particles": draws})
@@ -164,44 +164,38 @@ def _unsearched(recipe: Recipe, draws: int) -> Recipe:
 @torch.no_grad()
 def _revealed(
     model: Denoiser, texts: Sequence[Known], keys: Sequence[int], recipe: Recipe, draws: int
-) -> list[list[Path]]:
+) -> list[list[ReferencePath]]:
     """The paths of a batch."""
     rows = [Canvas(text.canvas(model.vocab.mask), 0) for text in texts]
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
-    truth = together([text.tokens for text in texts], model.vocab.pad).to(state.tokens.device)
-    teacher = _Teacher(truth.repeat_interleave(draws, 0), torch.zeros(0))
+    truth, _ = padded([text.tokens for text in texts], model.vocab.pad)
+    teacher = _Teacher(truth.to(state.tokens.device).repeat_interleave(draws, 0), torch.zeros(0))
     loss, along = torch.zeros(len(state.tokens), dtype=torch.float64, device=state.tokens.device), []
-    for moment in engine.walk(denoiser, state, sampler, search, rules, teacher):
+    for moment in walk(denoiser, state, sampler, search, rules, teacher):
         new = moment.before != moment.state.tokens
         loss = loss + teacher.loss.double().where(new, 0.0).sum(1)
         along.append(moment.entropy)
         state, tally = moment.state, moment.tally
     entropies, losses, steps = bits(state.path_entropy), bits(loss), bits(torch.stack(along, 1))
     paths = [
-        Path(*numbers)
+        ReferencePath(*numbers)
         for numbers in zip(entropies.tolist(), steps.tolist(), losses.tolist(), tally.evaluations.tolist(), strict=True)
     ]
     return [paths[place * draws : place * draws + draws] for place in range(len(texts))]
-
-
-def together(rows: Sequence[list[int]], fill: int) -> Tensor:  # [P, L] int64
-    """Rows of several lengths, left-padded as `prompt.start` does it."""
-    longest = max(map(len, rows))
-    return torch.tensor([[fill] * (longest - len(row)) + row for row in rows])
 
 
 # --- decoded paths ---------------------------------------------------------------------------------------------------
 
 
 def generated(
-    model: Denoiser, texts: Sequence[Known], recipe: Recipe, tell: Tell = lambda done, total: None
+    model: Denoiser, texts: Sequence[Known], recipe: Recipe, on_progress: Progress = lambda done, total: None
 ) -> list[Result]:
-    """What the model decodes where the texts are open; text i has the seed recipe.seed + i."""
-    size = max(1, TOGETHER.get(model.device.type, 32) // recipe.build_search().particles)
+    """Decode the open positions of texts; text i has the seed recipe.seed + i."""
+    size = batch.size("known", model.device, recipe.build_search().particles)
     found: list[Result] = []
     for begin in range(0, len(texts), size):
         canvases = [text.canvas(model.vocab.mask) for text in texts[begin : begin + size]]
         seeds = [recipe.seed + begin + place for place in range(len(canvases))]
         found += decode_batch(model, canvases=canvases, recipe=recipe.replace(length=None), seeds=seeds)
-        tell(len(found), len(texts))
+        on_progress(len(found), len(texts))
     return found

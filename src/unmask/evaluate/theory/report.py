@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path as File
+from pathlib import Path
 from typing import Any
 
 from unmask.core.denoiser import Denoiser
@@ -14,11 +14,12 @@ from unmask.core.entropy import BIT, bits
 from unmask.decoding.decode import Result
 from unmask.decoding.recipe import Recipe
 from unmask.errors import SettingError
-from unmask.evaluate.interval import Mean, mean
-from unmask.evaluate.theory import theory
+from unmask.evaluate.rows import to_json
+from unmask.evaluate.stats import Mean, average, mean
+from unmask.evaluate.theory import quantities
 from unmask.evaluate.theory.calibrate import Calibration
-from unmask.evaluate.theory.noised import States, join, measure
-from unmask.evaluate.theory.reference import Known, Path, generated, reference
+from unmask.evaluate.theory.noised_states import States, join, measure
+from unmask.evaluate.theory.reference import Known, ReferencePath, generated, reference
 from unmask.report import chart
 from unmask.report.chart import Band, Curve
 
@@ -29,11 +30,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Study:
-    """What was measured of some texts."""
+    """The measurements of some texts."""
 
     recipe: Recipe
     states: States
-    reference: list[list[Path]]
+    reference: list[list[ReferencePath]]
     generated: list[Result]
 
     @property
@@ -48,10 +49,10 @@ def study(
     recipe: Recipe,  # sampler, steps and seed
     draws: int = 16,
     paths: int = 2,
-    tell: Callable[[int, int], None] = lambda done, total: None,
-    keep: Callable[[list[Row]], None] = lambda rows: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_rows: Callable[[list[Row]], None] = lambda rows: None,
 ) -> Study:
-    """Noised states, reference paths and decoded paths of every text; `keep` is called with the rows of each batch."""
+    """Noised states, reference paths and decoded paths of every text; `on_rows` gets the rows of each batch."""
     if recipe.sampler not in RANDOM:
         raise SettingError(f"the theory is about random order, not {recipe.sampler}", f"use {' or '.join(RANDOM)}")
     parts: list[Study] = []
@@ -61,9 +62,9 @@ def study(
         seeds = [recipe.seed + begin + place for place in range(len(some))]
         states = measure(model, some, draws, seeds=seeds)
         part = Study(now, states, reference(model, some, now, paths, seeds=seeds), generated(model, some, now))
-        keep(rows(part, begin))
+        on_rows(rows(part, begin))
         parts.append(part)
-        tell(begin + len(some), len(texts))
+        on_progress(begin + len(some), len(texts))
     return Study(
         recipe,
         join([part.states for part in parts]),
@@ -89,7 +90,7 @@ def rows(found: Study, begin: int = 0) -> list[Row]:
         own = found.generated[text]
         path = {"path_entropy": own.path_entropy, "state_entropy": own.best.state_entropy, "seed": own.seed}
         made.append({"kind": "generated", **about, **path, "evaluations": own.evaluations})
-    return [theory.plain(row) for row in made]
+    return [to_json(row) for row in made]
 
 
 def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_entropy: float | None) -> Row:
@@ -97,7 +98,7 @@ def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_ent
     own = [[result.path_entropy] for result in found.generated]
     steps = found.recipe.steps
     loss = [
-        _mean([path.loss for path in some]) / n
+        average([path.loss for path in some]) / n
         for some, n in zip(found.reference, found.states.open.tolist(), strict=True)
     ]
     one_by_one = bits(found.states.loss[:, found.states.parts]).mean(1).tolist()
@@ -105,30 +106,26 @@ def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_ent
     made = {
         "texts": len(own),
         "evaluations": found.evaluations,
-        "bins": theory.bins(found.states, width),
-        "integrals": theory.integrals(found.states),
-        "ends": theory.ends(found.states, counts),
-        "context": theory.context(found.states),
-        "divergence": theory.divergence(found.reference, own, width, steps, data_entropy),
+        "bins": quantities.bins(found.states, width),
+        "integrals": quantities.integrals(found.states),
+        "ends": quantities.ends(found.states, counts),
+        "context": quantities.context(found.states),
+        "divergence": quantities.divergence(found.reference, own, width, steps, data_entropy),
         "step_loss": mean(loss),  # bits a token: the NELBO of `steps` steps
         "several_at_once": mean(several),  # of it, what deciding several tokens in a step costs
         # nats: the NELBO is never under the entropy of the data, so the divergence is at least what is above the NELBO
         "kl_at_least": mean([one * n * BIT for one, n in zip(several, found.states.open.tolist(), strict=True)]),
     }
-    return {name: theory.plain(value) for name, value in made.items()}
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return {name: to_json(value) for name, value in made.items()}
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def draw(found: Study, width: int, counts: Mapping[int, int] | None, path: File) -> None:
+def draw(found: Study, width: int, counts: Mapping[int, int] | None, path: Path) -> None:
     """Four panels: state entropy and loss over time, their gap, context, and paths."""
-    bins, ends = theory.bins(found.states, width), theory.ends(found.states, counts)
-    context = theory.context(found.states)
+    bins, ends = quantities.bins(found.states, width), quantities.ends(found.states, counts)
+    context = quantities.context(found.states)
     entropy = [(0.0, ends.single), *((b.time, b.entropy) for b in bins), (1.0, ends.full)]
     loss = [(0.0, ends.single_loss), *((b.time, b.loss) for b in bins), (1.0, ends.full_loss)]
     most = ends.unigram_corrected
@@ -136,8 +133,8 @@ def draw(found: Study, width: int, counts: Mapping[int, int] | None, path: File)
     gap = [(b.time, b.gap) for b in bins]
     zero: dict[str, Curve] = {"0": [(0.0, 0.0), (1.0, 0.0)]}
     one = list(zip(context.time, context.entropy, strict=True))
-    true = theory.along([path.state_entropy for some in found.reference for path in some])
-    own = theory.along([result.best.state_entropy for result in found.generated])
+    true = quantities.along([path.state_entropy for some in found.reference for path in some])
+    own = quantities.along([result.best.state_entropy for result in found.generated])
     chart.save(
         path,
         [
@@ -149,7 +146,7 @@ def draw(found: Study, width: int, counts: Mapping[int, int] | None, path: File)
     )
 
 
-def draw_calibration(found: Calibration, path: File) -> None:
+def draw_calibration(found: Calibration, path: Path) -> None:
     """Path entropy over the strength, with the reference."""
     true, curve = mean(found.reference), found.curve()
     ends = [0.0, max(strength for strength, _ in curve)]

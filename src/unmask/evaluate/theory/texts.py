@@ -18,7 +18,7 @@ from unmask.tasks.puzzles import sudoku
 
 @dataclass(frozen=True)
 class Pair:
-    """A text and what stands before it."""
+    """A text and its prompt."""
 
     prompt: str
     text: str
@@ -28,14 +28,14 @@ FILES = (".txt", ".jsonl", ".json", ".csv", ".xz", ".gz")  # what looks like the
 
 
 def pairs(given: str, prompt: str) -> list[Pair]:
-    """A text as it is; of a file the lines, or JSON lines with `text` and, if they like, `prompt`."""
+    """A given text, or those of a file: its lines, or JSON lines with `text` and an optional `prompt`."""
     try:
         there = given == "-" or Path(given).is_file()
     except (OSError, ValueError):  # no possible name of a file
         there = False
     if not there:
         if given.endswith(FILES) and not any(map(str.isspace, given)):
-            raise InputError(f"there is no file {given!r}", "give a file that is there, or a text")
+            raise InputError(f"there is no file {given!r}", "give an existing file, or a text")
         return [Pair(prompt, given)]
     found = []
     for number, line in enumerate(files.read(given).splitlines(), 1):
@@ -57,18 +57,18 @@ def _pair(line: str, prompt: str, place: str) -> Pair:
     except (ValueError, KeyError, TypeError, AttributeError):
         found = Pair("", 0)  # type: ignore[arg-type]
     if not isinstance(found.text, str) or not isinstance(found.prompt, str):
-        raise InputError(f"{place} is no JSON object with a text", 'write {"prompt": "…", "text": "…"}')
+        raise InputError(f"{place} is not a JSON object with a text", 'write {"prompt": "…", "text": "…"}')
     return found
 
 
 def read(model: Denoiser, path: str, length: int | None, limit: int) -> tuple[list[Known], Counter[int] | None]:
     """The first `limit` texts of a file, and how often each token occurs in them; None where some have prompts.
 
-    With a length the file is running text, documents with blank lines between them, cut into windows of so many
+    With a length the file is running text, documents with blank lines between them, cut into windows of that many
     tokens. Without one a text is a line; for the model of Sudokus a full board, or a puzzle and its solution.
     """
     if limit < 2:
-        raise InputError(f"{limit} text says nothing about the spread", "give a limit of at least 2")
+        raise InputError(f"limit is {limit}", "give at least 2: their spread gives the interval of a mean")
     if length is not None:
         found = list(_windows(model, path, length, limit))
     elif model.vocab.mask == sudoku.MASK and model.limit == sudoku.CELLS:
@@ -77,7 +77,7 @@ def read(model: Denoiser, path: str, length: int | None, limit: int) -> tuple[li
         found = [known(model, pair.text, pair.prompt) for pair in pairs(_file(path), "")[:limit]]
     if len(found) < 2:
         raise InputError(
-            f"{path!r} has {many(len(found), 'text')}", "give at least two: their spread says how sure a mean is"
+            f"{path!r} has {many(len(found), 'text')}", "give at least 2: their spread gives the interval of a mean"
         )
     whole = all(all(text.open) for text in found)
     return found, Counter(token for text in found for token in text.tokens) if whole else None

@@ -1,1 +1,1 @@
-"""The published layouts, each put into the one network."""
+"""The published layouts, each mapped to the one network."""

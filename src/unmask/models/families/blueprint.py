@@ -36,7 +36,7 @@ class Blueprint:
     eos: tuple[int, ...] = ()
     pad: int | None = None
     buffers: tuple[str, ...] = ()  # tensors that a checkpoint may have and that are not needed
-    copies: Mapping[str, str] = field(default_factory=dict)  # the same, and equal to another tensor
+    copies: Mapping[str, str] = field(default_factory=dict)  # like `buffers`, and equal to another tensor
     scales: Mapping[str, str] = field(default_factory=dict)  # matrix in 8 bits -> tensor with its scales
     group: int | None = None  # columns under one scale; None: all of a row
     shift: bool = False  # output i belongs to token i + 1
@@ -80,7 +80,13 @@ class Family:
 
 # --- reading a config ------------------------------------------------------------------------------------------------
 
-MOST = {"layers": 1024, "heads": 4096, "width": 1 << 17, "vocabulary": 1 << 23, "length": 1 << 26}  # beyond: a lie
+MOST = {
+    "layers": 1024,
+    "heads": 4096,
+    "width": 1 << 17,
+    "vocabulary": 1 << 23,
+    "length": 1 << 26,
+}  # larger: damaged
 
 
 @dataclass(frozen=True)
@@ -91,23 +97,20 @@ class Config:
 
     def integer(self, name: str, kind: str, default: int | None = None) -> int:
         """A positive whole number that is at most MOST[kind]; null or missing is the default."""
-        value = self.values.get(name)
-        value = default if value is None else value
+        value = self._get(name, default)
         if type(value) is not int or not 1 <= value <= MOST[kind]:
             raise self._wrong(name, f"it must be a whole number from 1 to {MOST[kind]}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         """A positive, finite number."""
-        value = self.values.get(name)
-        value = default if value is None else value
+        value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
             raise self._wrong(name, "it must be a positive number")
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        value = self.values.get(name)
-        value = default if value is None else value
+        value = self._get(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, "it must be true or false")
         return value
@@ -115,7 +118,7 @@ class Config:
     def expect(self, **wanted: Any) -> None:
         """Refuse a variant that this network does not compute; a missing field is the default variant."""
         for name, value in wanted.items():
-            if name in self.values and self.values[name] is not None and self.values[name] != value:
+            if self._get(name, value) != value:
                 raise self._wrong(name, f"only {value!r} is supported")
 
     def token(self, name: str, vocabulary: int) -> int | None:
@@ -127,8 +130,8 @@ class Config:
 
     def tokens(self, name: str, vocabulary: int) -> tuple[int, ...]:
         """A token id or a list of them; nothing where it is null or missing."""
-        value = self.values.get(name)
-        ids = [] if value is None else value if isinstance(value, list) else [value]
+        value = self._get(name, [])
+        ids = value if isinstance(value, list) else [value]
         if not all(type(token) is int and 0 <= token < vocabulary for token in ids):
             raise self._wrong(name, f"token ids go from 0 to {vocabulary - 1}")
         return tuple(ids)
@@ -138,6 +141,11 @@ class Config:
         if total % parts:
             raise ModelError(f"config.json: {what} do not divide: {total} by {parts}", "the config is damaged")
         return total // parts
+
+    def _get(self, name: str, default: object) -> Any:
+        """The value of a field; null or missing is the default."""
+        value = self.values.get(name)
+        return default if value is None else value
 
     def _wrong(self, name: str, way_out: str) -> ModelError:
         value = reprlib.repr(self.values[name]) if name in self.values else "missing"

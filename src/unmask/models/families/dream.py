@@ -7,7 +7,7 @@ from unmask.models.families.llama import read_llama
 
 
 def read(config: Config) -> Blueprint:
-    """Output i belongs to token i + 1: the habit of the autoregressive model that it was trained from."""
+    """Output i belongs to token i + 1: it was trained from an autoregressive model."""
     return read_llama(config, qkv_bias=True, shift=True)
 
 

@@ -66,7 +66,7 @@ LLADA = Family(
 )
 
 
-# --- iLLaDA: the same rule, in the layout of Llama -------------------------------------------------------------------
+# --- iLLaDA: the same in the layout of Llama -------------------------------------------------------------------------
 
 
 def read_illada(config: Config) -> Blueprint:

@@ -10,7 +10,7 @@ from torch import Tensor
 from unmask.models.families.blueprint import Blueprint, Config, Family, Published, Slot
 from unmask.models.network import Shape
 
-LEFT = 1e-3  # share of a token that is still there at t = 1, so that the noise level is finite
+LEFT = 1e-3  # probability that a token is unmasked at t = 1, so that the noise level is finite
 
 
 def log_linear(time: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def read(config: Config) -> Blueprint:
 
 
 def _slots(shape: Shape) -> dict[str, Slot]:
-    """Every tensor, in the order of backbone.parameters(), by which alone training knows its running averages."""
+    """Every tensor, in the order of backbone.parameters(), the only key of a training's running averages."""
     names = {"vocab_embed.embedding": "embed.weight"}
     names |= _linear({"sigma_map.mlp.0": "time.0", "sigma_map.mlp.2": "time.1"})
     for layer in range(shape.layers):

@@ -43,7 +43,7 @@ def read(config: Config) -> Blueprint:
     longest = {"learned": shape.places, "grid": shape.places**2}.get(shape.position, MOST["length"])
     limit = config.integer("limit", "length", longest)
     if limit > longest:
-        raise ModelError(f"config.json: limit is {limit}", f"there are positions for {longest}")
+        raise ModelError(f"config.json: limit is {limit}", f"it has positions for {longest}")
     bits = 16 if config.values.get("bits") is None else config.values["bits"]
     if type(bits) is not int or bits not in BITS:
         raise ModelError(f"config.json: bits is {reprlib.repr(bits)}", f"choose from {', '.join(map(str, BITS))}")

@@ -1,6 +1,6 @@
 """Weights <-> tensors in 8 bits: a matrix as whole numbers from -127 to 127, with scales.
 
-There is one scale for each row, or one for each group of so many columns in a row: finer, and a little larger.
+There is one scale for each row, or one for each group of columns in a row: finer, and a little larger.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TINIEST = torch.finfo(torch.float32).tiny  # a row of zeros has a scale too, and
 
 
 def pack(weights: Mapping[str, Tensor], group: int | None = None) -> dict[str, Tensor]:
-    """Each matrix as int8 [rows, columns] beside its scales, all else as it is; scales and the rest in float32.
+    """Each matrix as int8 [rows, columns] with its scales, all else unpacked; scales and the rest in float32.
 
     Scales are [rows], with a `group` of columns [rows, groups]. The largest weight under a scale becomes 127, so that
     no weight is off by more than half a scale.
@@ -37,12 +37,12 @@ def pack(weights: Mapping[str, Tensor], group: int | None = None) -> dict[str, T
 
 
 def groups(columns: int, group: int | None) -> int:
-    """How many scales a row has; one that cannot be divided so has one."""
+    """The scales of a row; where the group does not divide the columns, one."""
     return 1 if group is None or columns % group else columns // group
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights again, matrices in float32; what is not in 8 bits stays as it is."""
+    """The weights again, matrices in float32; tensors that are not in 8 bits are unchanged."""
     whole = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.int8}
     weights = {name: tensor for name, tensor in tensors.items() if name.removesuffix(SCALE) not in whole}
     for name, matrix in whole.items():
@@ -55,7 +55,7 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _fits(scale: Tensor, matrix: Tensor) -> bool:
-    """Whether there is a scale for each row, or as many for each as divide its columns."""
+    """Whether each row has one scale, or a number of scales that divides its columns."""
     if matrix.dim() != 2 or scale.dim() not in (1, 2) or scale.shape[0] != matrix.shape[0]:
         return False
     return scale.dim() == 1 or (scale.shape[1] > 0 and matrix.shape[1] % scale.shape[1] == 0)

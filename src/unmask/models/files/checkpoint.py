@@ -7,7 +7,7 @@ the shape that the config promises before any memory is taken.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ LARGE = ("tokenizer.json", "vocab.json", INDEX)
 
 @dataclass(frozen=True)
 class Tensors:
-    """Where every tensor of a checkpoint is, and what it is."""
+    """The file, shape and type of every tensor of a checkpoint."""
 
     files: Mapping[str, Path]  # name -> file
     shapes: Mapping[str, tuple[int, ...]]
@@ -49,7 +49,7 @@ class Tensors:
 
 
 def inside(directory: Path, name: str) -> Path | None:
-    """The regular file `name` of a directory, or None. A link may lead within it, or into the hub cache's blobs."""
+    """The regular file `name` of a directory, or None. A link may stay within it or lead to the hub cache's blobs."""
     path = directory / name
     try:
         found = path.exists()
@@ -73,7 +73,7 @@ def inside(directory: Path, name: str) -> Path | None:
 
 
 def read_bytes(directory: Path, name: str) -> bytes | None:
-    """A whole file of the checkpoint, of sane size; None where there is no such file."""
+    """A file of the checkpoint, up to a sane size; None where there is no such file."""
     path = inside(directory, name)
     if path is None:
         return None
@@ -133,7 +133,7 @@ def _no_weights(directory: Path) -> ModelError:
 
 
 def label(directory: Path) -> str:
-    """What a person calls a checkpoint: the name of its directory, or its hub id."""
+    """The name of a checkpoint for messages: its hub id, or the name of its directory."""
     home = directory.resolve()
     repository = home.parent.parent.name
     if home.parent.name == "snapshots" and repository.startswith("models--"):
@@ -171,7 +171,7 @@ def dtype_of(config: Mapping[str, Any], tensors: Tensors) -> torch.dtype:
 
 
 def fit(plan: Blueprint, tensors: Tensors) -> None:
-    """Refuse a checkpoint unless every tensor is there, known, of the right shape and of a type that fits."""
+    """Refuse a checkpoint with missing or unknown tensors, or with wrong shapes or types."""
     expected = tensor_shapes(plan)
     missing = [name for name in expected if name not in tensors.files]
     strange = [name for name in tensors.files if name not in {**expected, **plan.copies} and name not in plan.buffers]
@@ -183,13 +183,16 @@ def fit(plan: Blueprint, tensors: Tensors) -> None:
         raise ModelError(f"{len(strange)} tensors are unexpected: {_some(strange)}", "the config is of another model")
     for name in expected:
         if tensors.shapes[name] != expected[name]:
-            shape, wanted = (
-                " × ".join(map(str, sizes[:9])) or "a number" for sizes in (tensors.shapes[name], expected[name])
-            )
+            shape, wanted = as_text(tensors.shapes[name]), as_text(expected[name])
             raise ModelError(f"{name} is {shape}, by the config it must be {wanted}", "one of them is damaged")
         types = WHOLE if name in plan.scales else TYPES
         if tensors.types[name] not in types:
             raise ModelError(f"{name} has the type {tensors.types[name]}", f"only {', '.join(types)} are loaded")
+
+
+def as_text(shape: Sequence[int]) -> str:
+    """A shape for messages."""
+    return " × ".join(map(str, shape[:9])) or "a number"
 
 
 def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
@@ -230,7 +233,7 @@ def fill(
 
 
 def _check_copies(plan: Blueprint, tensors: Tensors) -> None:
-    """Refuse a second tensor that the config says is the same, and that is not."""
+    """Refuse tensors that the config ties and that are not equal."""
     for name, original in plan.copies.items():
         if name in tensors.files and not torch.equal(_read(tensors, name), _read(tensors, original)):
             raise ModelError(f"{name} differs from {original}, to which the config ties it", "one is damaged")

@@ -20,26 +20,18 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 from unmask.errors import ModelError, first_line
 from unmask.models.families.blueprint import Config
 from unmask.models.families.mdlm import MDLM
-from unmask.models.files.checkpoint import (
-    TYPES,
-    WEIGHTS,
-    Tensors,
-    fit,
-    new_checkpoint,
-    vacant,
-    write_json,
-    write_weights,
-)
+from unmask.models.files import checkpoint
 
 EMBEDDING, TIME = "backbone.vocab_embed.embedding", "backbone.sigma_map.mlp.0.weight"
 PACE = "backbone.rotary_emb.inv_freq"  # the only buffer; says how wide a head is
 COMPILED = "_orig_mod."  # what torch.compile puts into names
+FLOATS = tuple(checkpoint.TYPES.values())
 PLAIN = "take the plain weights: --plain, or ema=False in Python"
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written, and what of the checkpoint was left out."""
+    """What was written, and what was left out of it."""
 
     directory: Path
     config: Mapping[str, Any]
@@ -49,7 +41,7 @@ class Converted:
 
 
 def convert(
-    checkpoint: Path,
+    source: Path,
     directory: Path,
     *,
     ema: bool = True,
@@ -59,27 +51,27 @@ def convert(
 ) -> Converted:
     """Write the weights of a .ckpt in the published layout, in float32; `ema` takes the running averages.
 
-    The pickled training config is not read: `length` and `time_conditioning` say what it said, and `mask_id` which
-    token is the mask where it is not the last one.
+    The pickled training config is not read: `length` and `time_conditioning` replace it, and `mask_id` names the
+    mask where it is not the last token.
     """
-    checkpoint, directory = Path(checkpoint).expanduser(), Path(directory).expanduser()
-    vacant(directory)
-    values, ignored = _read(checkpoint)
-    plain = _plain(values, checkpoint.name)
+    source, directory = Path(source).expanduser(), Path(directory).expanduser()
+    checkpoint.vacant(directory)
+    values, ignored = _read(source)
+    plain = _plain(values, source.name)
     config = {**MDLM.published.full, **_sizes(plain), "model_length": length, "time_conditioning": time_conditioning}
     config |= {} if mask_id is None else {"mask_token_id": mask_id}
     plan = MDLM.read(Config(config))
     shapes = {name: tuple(tensor.shape) for name, tensor in plain.items()}
-    fit(plan, Tensors(dict.fromkeys(plain, checkpoint), shapes, dict.fromkeys(plain, "F32")))
+    checkpoint.fit(plan, checkpoint.Tensors(dict.fromkeys(plain, source), shapes, dict.fromkeys(plain, "F32")))
     buffers = MDLM.buffers(plan.shape)
     if not torch.allclose(plain[PACE].flatten().float(), buffers[PACE], rtol=1e-2):  # bf16 keeps two digits
         raise ModelError("the rotary frequencies are not those of MDLM", "this is another model")
     weights = {name: tensor for name, tensor in plain.items() if name in plan.slots}
     weights = _averages(values, weights, list(plan.slots)) if ema else weights
-    exact = _exact(weights, checkpoint.stat().st_size)
-    with new_checkpoint(directory) as begun:
-        write_weights(directory / WEIGHTS, exact | buffers, begun)
-        write_json(directory / "config.json", config, begun)
+    exact = _exact(weights, source.stat().st_size)
+    with checkpoint.new_checkpoint(directory) as begun:
+        checkpoint.write_weights(directory / checkpoint.WEIGHTS, exact | buffers, begun)
+        checkpoint.write_json(directory / "config.json", config, begun)
     return Converted(directory, config, sum(tensor.numel() for tensor in exact.values()), ema, ignored)
 
 
@@ -87,7 +79,7 @@ def convert(
 
 
 class _Nothing:
-    """Stands in for a class of the pickle: takes whatever it is given, and keeps none of it."""
+    """Stands in for a class of the pickle: takes any arguments and state, and keeps nothing."""
 
     def __new__(cls, *given: object) -> _Nothing:
         return super().__new__(cls)
@@ -123,7 +115,7 @@ def _read(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _zipped(path: Path) -> None:
-    """Refuse what is no whole file of torch.save."""
+    """Refuse a file that torch.save did not write as a whole."""
     try:
         with path.open("rb") as file:
             start = file.read(4)
@@ -131,7 +123,7 @@ def _zipped(path: Path) -> None:
             hint = "read it with torch.load(weights_only=True) and save that with torch.save"
             raise ModelError(f"{path.name} is a bare pickle, as torch.save wrote it before 1.6", hint)
         if start != b"PK\x03\x04":
-            raise ModelError(f"{path.name} is no checkpoint of torch.save", "give the .ckpt that Lightning wrote")
+            raise ModelError(f"{path.name} is not a checkpoint of torch.save", "give the .ckpt that Lightning wrote")
         with zipfile.ZipFile(path) as archive:
             if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
                 raise ModelError(f"{path.name} was compressed", "give the file as torch.save wrote it")
@@ -169,13 +161,13 @@ def _dense(name: str, value: object) -> Tensor:
     if type(value) not in (Tensor, torch.nn.Parameter):
         raise ModelError(f"{name} is a {type(value).__name__}", "it must be a tensor")
     assert isinstance(value, Tensor)
-    if value.is_nested or value.layout != torch.strided or value.is_meta or value.dtype not in TYPES.values():
-        raise ModelError(f"{name} is no dense tensor of floats", "the checkpoint is damaged or quantized")
+    if value.is_nested or value.layout != torch.strided or value.is_meta or value.dtype not in FLOATS:
+        raise ModelError(f"{name} is not a dense tensor of floats", "the checkpoint is damaged or quantized")
     return value.detach()
 
 
 def _exact(tensors: Mapping[str, Tensor], most: int) -> dict[str, Tensor]:
-    """Copies in float32, of finite numbers that take no more bytes than the file has."""
+    """Copies in float32, of finite numbers that take at most the bytes of the file."""
     if sum(tensor.nbytes for tensor in tensors.values()) > most:  # strides of 0: small in the file, endless here
         raise ModelError("the tensors are larger than their file", "the checkpoint is damaged")
     exact = {name: tensor.to(torch.float32, copy=True).contiguous() for name, tensor in tensors.items()}
@@ -213,6 +205,6 @@ def _averages(values: Mapping[str, Any], plain: Mapping[str, Tensor], names: lis
     found = {name: _dense(f"the running average of {name}", one) for name, one in zip(names, shadows, strict=True)}
     for name, one in found.items():
         if one.shape != plain[name].shape:
-            shape, wanted = (" × ".join(map(str, tensor.shape)) for tensor in (one, plain[name]))
+            shape, wanted = checkpoint.as_text(one.shape), checkpoint.as_text(plain[name].shape)
             raise ModelError(f"the running average of {name} is {shape}, the tensor itself {wanted}", PLAIN)
     return found

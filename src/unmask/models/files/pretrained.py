@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from unmask.models.families.llada import ILLADA, LLADA
 from unmask.models.families.mdlm import MDLM
 from unmask.models.families.native import NATIVE
 from unmask.models.files.checkpoint import Progress, dtype_of, fill, read_json, survey
+from unmask.models.network import Network
 from unmask.models.tokenizers import Characters, FileTokenizer, Numbers, read_tokenizer
 from unmask.models.transformer import Transformer
 
@@ -58,21 +60,28 @@ def from_directory(
     network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress)
     pad = plan.pad if plan.pad is not None else eos[0] if eos else 0
     words: Tokenizer = pieces or _alphabet(config) or Numbers()
+    return assembled(name or directory.resolve().name, family, plan, network, Vocab(mask, eos, pad), words)
+
+
+def assembled(
+    name: str, family: Family, plan: Blueprint, network: Network, vocab: Vocab, tokenizer: Tokenizer
+) -> Transformer:
+    """The network as a denoiser, with the quirks of its family."""
     return Transformer(
         network,
-        Vocab(mask, eos, pad),
-        words,
-        name=name or directory.resolve().name,
+        vocab,
+        tokenizer,
+        name=name,
         family=family.name,
         limit=plan.limit,
-        absent=(mask,) if plan.subs else (),
+        absent=(vocab.mask,) if plan.subs else (),
         shift=plan.shift,
         noise=plan.noise,
     )
 
 
 def _alphabet(config: dict[str, Any]) -> Characters | None:
-    """The characters of a model of unmask's own layout that speaks in them."""
+    """The characters that are the tokens of a model of unmask's own layout."""
     letters = config.get("alphabet")
     return Characters(letters) if isinstance(letters, str) and letters else None
 
@@ -92,23 +101,24 @@ def family_of(config: dict[str, Any]) -> Family:
 
 def _mask(plan: Blueprint, family: Family, pieces: FileTokenizer | None, given: int | None) -> int:
     """The mask id: as given, or from the config, or from the tokenizer."""
-    rows = plan.shape.vocabulary
+    texts = () if pieces is None else (pieces.names.get("mask_token"), *family.mask_tokens)
+    ids = [pieces.id(text) for text in texts if text and pieces is not None]
+    return chosen_mask(given, [plan.mask, *ids, plan.last], plan.shape.vocabulary)
+
+
+def chosen_mask(given: int | None, found: Iterable[int | None], rows: int | None) -> int:
+    """The mask id as given, else the first that was found; ids are below `rows`, where that is known."""
     if given is not None:
-        if type(given) is not int or not 0 <= given < rows:
-            raise ModelError(f"mask_id is {given!r}", f"token ids go from 0 to {rows - 1}")
+        if type(given) is not int or given < 0 or (rows is not None and given >= rows):
+            way_out = "token ids start at 0" if rows is None else f"token ids go from 0 to {rows - 1}"
+            raise ModelError(f"mask_id is {given!r}", way_out)
         return given
-    if plan.mask is not None:
-        return plan.mask
-    if pieces is not None:
-        for text in (*filter(None, [pieces.names.get("mask_token")]), *family.mask_tokens):
-            found = pieces.id(text)
-            if found is not None and found < rows:
-                return found
-    if plan.last is not None:
-        return plan.last
+    for mask in found:
+        if mask is not None and (rows is None or mask < rows):
+            return mask
     raise ModelError(
         "neither config.json nor the tokenizer names a mask token",
-        "give its id as mask_id; a model without one is no masked diffusion model",
+        "give its id as mask_id; a model without one is not a masked diffusion model",
     )
 
 

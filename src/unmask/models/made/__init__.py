@@ -1,1 +1,1 @@
-"""Models that are made instead of read: exact tables, random weights."""
+"""Models without a trained checkpoint: exact tables, random weights."""

@@ -1,6 +1,6 @@
 """A family and a size -> a directory with a random checkpoint in the family's published layout.
 
-For tests, benchmarks and bug reports: config, shards with their index, and a tokenizer that knows bytes and the
+For tests, benchmarks and bug reports: config, shards with their index, and a tokenizer of single bytes and the
 family's special tokens under their published ids. Such a model writes nonsense.
 """
 
@@ -19,27 +19,18 @@ from torch import Tensor
 
 from unmask.errors import unknown
 from unmask.models.families.blueprint import Config, Published
-from unmask.models.files.checkpoint import (
-    DTYPES,
-    INDEX,
-    WEIGHTS,
-    Progress,
-    new_checkpoint,
-    tensor_shapes,
-    write_json,
-    write_weights,
-)
+from unmask.models.files import checkpoint
 from unmask.models.files.pretrained import FAMILIES
-from unmask.models.tokenizers import QWEN2, byte_level
+from unmask.models.tokenizers import byte_level
 
 SIZES = ("tiny", "full")
 PIECE = 1 << 24  # random numbers drawn at a time
 
 
 def fabricate(
-    family: str, directory: Path, size: str = "tiny", seed: int = 0, progress: Progress | None = None
+    family: str, directory: Path, size: str = "tiny", seed: int = 0, progress: checkpoint.Progress | None = None
 ) -> list[Path]:
-    """Write the checkpoint; the files, in the order in which they were written. Equal seeds give equal files."""
+    """Write the checkpoint; the files in the order of writing. Equal seeds give equal files."""
     if family not in FAMILIES:
         raise unknown("family", family, FAMILIES)
     if size not in SIZES:
@@ -47,30 +38,31 @@ def fabricate(
     kind, published = FAMILIES[family], FAMILIES[family].published
     config = published.tiny if size == "tiny" else published.full
     plan = kind.read(Config(config))
-    dtype = DTYPES[config["torch_dtype"]]
-    shapes = tensor_shapes(plan)
+    dtype = checkpoint.DTYPES[config["torch_dtype"]]
+    shapes = checkpoint.tensor_shapes(plan)
     extra = kind.buffers(plan.shape)
     sizes = shapes | {name: tuple(tensor.shape) for name, tensor in extra.items()}
     shards = _shards(sizes, dtype.itemsize, published.shard)
     places: dict[str, str] = {}
     total, done = sum(map(_count, shapes.values())) * dtype.itemsize, 0
-    with new_checkpoint(directory) as written:
+    with checkpoint.new_checkpoint(directory) as written:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
             for number, names in enumerate(shards, 1):
-                file = WEIGHTS if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+                name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+                file = name if len(shards) > 1 else checkpoint.WEIGHTS
                 made = dict(zip(names, pool.map(_maker(shapes, extra, dtype, seed), names), strict=True))
-                write_weights(directory / file, made, written)
+                checkpoint.write_weights(directory / file, made, written)
                 places |= dict.fromkeys(names, file)
                 done += sum(tensor.nbytes for tensor in made.values())
                 if progress is not None:
                     progress(min(done, total), total)
         if len(shards) > 1:
             index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-            write_json(directory / INDEX, index, written)
+            checkpoint.write_json(directory / checkpoint.INDEX, index, written)
         if published.specials:
             for name, table in _tokenizer(published, size).items():
-                write_json(directory / name, table, written)
-        write_json(directory / "config.json", config, written)  # last: without it nothing is a checkpoint
+                checkpoint.write_json(directory / name, table, written)
+        checkpoint.write_json(directory / "config.json", config, written)  # last: without it nothing is a checkpoint
     return written
 
 
@@ -114,15 +106,15 @@ def _maker(
 
 
 def _scale(shape: tuple[int, ...]) -> float:
-    """Keeps the size of activations through a layer; biases are small."""
+    """A scale that keeps activations at their size through a layer; biases are small."""
     return shape[1] ** -0.5 if len(shape) > 1 else 0.02
 
 
 def _tokenizer(published: Published, size: str) -> dict[str, dict[str, Any]]:
-    """Files of a tokenizer that knows bytes, and the special tokens by their ids."""
+    """Files of a tokenizer of single bytes and the special tokens."""
     special = dict(published.specials[size])
     ids = (number for number in itertools.count() if number not in special.values())
     letters = {letter: next(ids) for letter in sorted(ByteLevel.alphabet())}
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": next(iter(special))}
     settings |= {} if published.template is None else {"chat_template": published.template}
-    return {"tokenizer.json": byte_level(letters, [], special, QWEN2), "tokenizer_config.json": settings}
+    return {"tokenizer.json": byte_level(letters, [], special), "tokenizer_config.json": settings}

@@ -15,6 +15,7 @@ from unmask.models.families.blueprint import Config, Family
 from unmask.models.families.llada import LLADA
 from unmask.models.families.mdlm import MDLM
 from unmask.models.files.checkpoint import DTYPES
+from unmask.models.files.pretrained import assembled
 from unmask.models.network import Network, empty
 from unmask.models.tokenizers import Numbers
 from unmask.models.transformer import Transformer
@@ -22,7 +23,7 @@ from unmask.models.transformer import Transformer
 
 @dataclass(frozen=True)
 class Size:
-    """A published config, and what is usually decoded with it."""
+    """A published config, and the default lengths of a prompt and of its completion."""
 
     family: Family
     config: Mapping[str, Any]
@@ -50,17 +51,7 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None = None, seed
     _fill(network, torch.Generator(device).manual_seed(seed))
     mask = plan.mask if plan.mask is not None else plan.last
     assert mask is not None
-    return Transformer(
-        network,
-        Vocab(mask, plan.eos, plan.pad or 0),
-        Numbers(),
-        name=name,
-        family=family.name,
-        limit=plan.limit,
-        absent=(mask,) if plan.subs else (),
-        shift=plan.shift,
-        noise=plan.noise,
-    )
+    return assembled(name, family, plan, network, Vocab(mask, plan.eos, plan.pad or 0), Numbers())
 
 
 def _fill(network: Network, generator: torch.Generator) -> None:

@@ -38,7 +38,7 @@ class Table:
         size = self.joint.shape[0] if self.joint.dim() else 0
         if not size or any(n != size for n in self.joint.shape) or not bool((self.joint > 0).all()):
             shape = tuple(self.joint.shape)
-            raise InputError(f"a table of shape {shape} is no joint distribution", "every probability must be positive")
+            raise InputError(f"a table of shape {shape} is not a distribution", "every probability must be positive")
 
     @property
     def vocab(self) -> Vocab:

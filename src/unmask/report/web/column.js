@@ -1,11 +1,11 @@
-// One recipe: its form, its walk as it happens, and what came out.
+// One recipe: its form, its walk as it happens, and its result.
 
 import { make, short } from "./draw.js";
 import { Form } from "./form.js";
 import { mount } from "./views.js";
 import { python, shell } from "./words.js";
 
-const LEAST = 150; // milliseconds between two things that are said to those who listen
+const LEAST = 150; // milliseconds between two announcements to screen readers
 
 export class Column {
   constructor(letter, catalog, wire, change) {
@@ -38,7 +38,7 @@ export class Column {
     return Boolean(this.abort);
   }
 
-  // Decode, and show it; what came out, or null if it was stopped. Faults are raised.
+  // Decode and show the walk; returns the end event, or null if it was stopped. Faults are thrown.
   async run(request, given, model) {
     this.stop();
     this.abort = new AbortController();
@@ -54,7 +54,7 @@ export class Column {
       if (error.name !== "AbortError") {
         this._say(this.lines.length ? `unfinished: it failed after step ${this.view.trace.steps}` : "");
         this.result.hidden = !this.lines.length;
-        if (error.line && this.lines.length) this.lines.push(error.line); // so that a downloaded trace says why it ends
+        if (error.line && this.lines.length) this.lines.push(error.line); // a downloaded trace then holds the error
         throw error;
       }
       this._say(this.lines.length ? `stopped after step ${this.view.trace.steps}` : "stopped");
@@ -72,7 +72,7 @@ export class Column {
   _hear(event, line) {
     this.lines.push(line);
     if (event.event === "start") {
-      this.said = 0; // the first step is told at once
+      this.said = 0; // the first step is announced at once
       for (const part of [this.actions, this.same, this.root]) part.hidden = false;
       this.texts.shell.textContent = shell(this.given, this.model, event.recipe);
       this.texts.python.textContent = python(this.given, this.model, event.recipe);
@@ -114,7 +114,7 @@ export class Column {
     this.answer.hidden = false;
   }
 
-  // The answer in words; a Sudoku stands in the picture below.
+  // The answer as text; a Sudoku is in the picture below.
   _words() {
     const { text, verdict: said, right } = this.outcome;
     const judged = said ? [make("p", { class: right ? "verdict right" : "verdict wrong" }, said)] : [];
@@ -128,14 +128,14 @@ export class Column {
     this.status.hidden = !text;
   }
 
-  // --- taking it along ---
+  // --- copying and saving ---
 
   async _copy(kind) {
     try {
       await navigator.clipboard.writeText(this.texts[kind].textContent);
       this._told("copied");
     } catch {
-      this.same.open = true; // pages without TLS may not copy: whoever reads it can
+      this.same.open = true; // pages without TLS may not copy: show the text instead
       getSelection().selectAllChildren(this.texts[kind]);
       this._told("selected: copy it with your keyboard");
     }

@@ -1,4 +1,4 @@
-// The whole walk -> two pictures over the same steps: the state entropy of every particle, and who came from whom.
+// The whole walk -> two pictures over the same steps: the state entropy of every particle, and their ancestry.
 
 import { scaled, surface, ticks } from "./draw.js";
 
@@ -7,7 +7,7 @@ const RIGHT = 10;
 const TOP = 10;
 const BOTTOM = 34;
 
-// Three kinds of line: paths that were dropped, those that reached the end, and the one that counts.
+// Three kinds of line: dropped paths, paths that reached the end, and the chosen path.
 const KINDS = [
   { colour: "dead", width: 1, alpha: 1 },
   { colour: "alive", width: 1.2, alpha: 0.75 },
@@ -126,7 +126,7 @@ export class Curves extends Plot {
   // Each state entropy is joined to that of its ancestor.
   trails(context, { trace, prompt }, wanted) {
     const from = prompt * trace.particles;
-    for (let row = from; row < from + trace.particles && trace.steps === 1; row++) { // nothing to join yet: a mark
+    for (let row = from; row < from + trace.particles && trace.steps === 1; row++) { // a mark, as there is no line yet
       if (!wanted(0, row)) continue;
       context.moveTo(this.x(0), this.y(trace.entropyAt(0, row)));
       context.lineTo(this.x(0) + 6, this.y(trace.entropyAt(0, row)));
@@ -181,7 +181,7 @@ export class Genealogy extends Plot {
         const ancestors = trace.ancestors[state - 1];
         const parent = ancestors ? ancestors[row] : row;
         context.moveTo(this.x(state - 1), this.y(parent));
-        if (parent === row) { // as far as it goes straight, in one stroke
+        if (parent === row) { // a straight part in one stroke
           while (state < trace.steps && wanted(state + 1, row) && this._straight(trace, state, row)) state++;
         }
         context.lineTo(this.x(state), this.y(row));

@@ -1,4 +1,4 @@
-// What every picture needs: a canvas as sharp as the screen, the colours of the page, axes.
+// Parts of every picture: a canvas in device pixels, the colours of the page, axes.
 
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -12,7 +12,7 @@ export function make(tag, attributes = {}, ...children) {
 
 export const printer = { on: false }; // whether pictures are for paper, which has more pixels than a plain screen
 
-// A canvas of so many CSS pixels, wiped.
+// A cleared canvas, sized in CSS pixels.
 export function surface(canvas, wide, high) {
   const ratio = Math.min(Math.max(window.devicePixelRatio || 1, printer.on ? 2 : 1), 3);
   const [across, down] = [Math.max(1, Math.round(wide * ratio)), Math.max(1, Math.round(high * ratio))];
@@ -49,7 +49,7 @@ export function ticks(most, many) {
 
 const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
 
-// Ticks with their labels, and the unit: of tiny values the power of ten stands in the unit, so that labels stay short.
+// Ticks with their labels, and the unit: tiny values have their power of ten in the unit, so that labels stay short.
 export function scaled(most, many, unit) {
   const power = most < 0.01 ? Math.floor(Math.log10(most)) : 0;
   const labels = ticks(most, many).map((tick) => [tick, String(Number((tick / 10 ** power).toPrecision(3)))]);

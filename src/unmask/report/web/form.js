@@ -3,15 +3,15 @@
 import { make } from "./draw.js";
 import { Fault } from "./wire.js";
 
-const PLAIN = ["temperature", "top_k", "top_p"]; // settings of everybody that are always shown
-const APART = ["length", "seed"]; // those that both recipes share
+const PLAIN = ["temperature", "top_k", "top_p"]; // general settings that are always shown
+const APART = ["length", "seed"]; // shared by both recipes
 
 export class Form {
   constructor(letter, catalog, change) {
     this.letter = letter;
     this.catalog = catalog;
     this.change = change;
-    this.known = {}; // what was set, also where the sampler or search chosen now has no use for it
+    this.known = {}; // all values that were set, also those that the current sampler or search does not take
     this.sampler = this._chooser("sampler", catalog.samplers);
     this.search = this._chooser("search", catalog.searches);
     this.parts = { sampler: make("div", { class: "fields" }), search: make("div", { class: "fields" }) };
@@ -31,9 +31,9 @@ export class Form {
     this._show();
   }
 
-  // --- what is in it ---
+  // --- values ---
 
-  // The settings that were given; what is left open is the server's business.
+  // The settings that are set; the server fills in the others.
   values() {
     const found = { sampler: this.sampler.value, search: this.search.value };
     for (const [name, field] of this.fields) {
@@ -43,19 +43,19 @@ export class Form {
     return found;
   }
 
-  // The same as text, also what cannot be sent.
+  // The same as text, with values that cannot be sent.
   texts() {
     const found = { sampler: this.sampler.value, search: this.search.value };
     for (const [name, { control }] of this.fields) if (control.value.trim()) found[name] = control.value.trim();
     return found;
   }
 
-  // Only these settings, as text; the names of those that mean nothing here, or whose value is no choice.
+  // Set only these settings, given as text; returns the names that are unknown here or have an unknown value.
   set(texts) {
     const { sampler, search, ...rest } = texts;
     const strange = [];
     for (const [kind, name] of [["sampler", sampler], ["search", search]]) {
-      const known = [...this[kind].options].some((option) => option.value === name);
+      const known = [...this[kind].options].some((one) => one.value === name);
       if (known) this[kind].value = name;
       else if (name !== undefined) strange.push(kind);
     }
@@ -82,7 +82,7 @@ export class Form {
     return number;
   }
 
-  // --- how it is shown ---
+  // --- controls ---
 
   _chooser(name, entries) {
     const options = entries.map((entry) => make("option", { value: entry.name }, entry.name));
@@ -119,7 +119,7 @@ export class Form {
     this.change();
   }
 
-  // The settings of the sampler and the search that are chosen now, with what was set before.
+  // The settings of the current sampler and search, with their earlier values.
   _show(changed = false) {
     const { catalog, known } = this;
     const general = new Set(catalog.general.map((one) => one.name));

@@ -1,4 +1,4 @@
-// What is decoded: a text, a Sudoku on a board that can be written on, or a countdown problem; and examples of each.
+// The input: a text, a Sudoku on an editable board, or a countdown problem; and examples of each.
 
 import { make } from "./draw.js";
 import { clashes } from "./replay.js";
@@ -6,7 +6,7 @@ import { clashes } from "./replay.js";
 const KINDS = {
   text: {
     label: "Prompt",
-    note: "The model goes on from it. With [MASK] or [MASK*8] in it, the holes are filled instead.",
+    note: "The model continues it. With [MASK] or [MASK*8] in it, the holes are filled instead.",
     recipe: { sampler: "uniform", temperature: 1, steps: 24, search: "smc", particles: 8, every: 4 },
     length: 48,
     examples: {
@@ -99,7 +99,7 @@ export class Given {
   }
 }
 
-// 81 cells to write on. Tab goes past them, arrows go through them.
+// 81 editable cells. Tab skips them; arrows move between them.
 class Board {
   constructor(change) {
     this.change = change;
@@ -158,7 +158,7 @@ class Board {
     this.change(this.cells.map((cell) => cell.value || ".").join(""));
   }
 
-  // As much of a text as there are cells.
+  // Fill the cells from a text; the rest of it is dropped.
   show(text) {
     const found = signs(text);
     this.cells.forEach((cell, place) => (cell.value = /[1-9]/.test(found[place]) ? found[place] : ""));

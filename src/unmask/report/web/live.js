@@ -1,4 +1,4 @@
-// The live page: what is decoded, one recipe or two, and their walks as they happen.
+// The live page: the input, one recipe or two, and their walks as they happen.
 
 import { Column } from "./column.js";
 import { make, short } from "./draw.js";
@@ -54,7 +54,7 @@ class Live {
     byId("page").append(this.desk, byId("fault"), this.results);
   }
 
-  // --- what is chosen ---
+  // --- choices ---
 
   get chosen() {
     return this.models.find((model) => model.id === this.model.value);
@@ -74,7 +74,7 @@ class Live {
     this.note();
   }
 
-  // What suits the model, below what the server was told is usual.
+  // Settings that suit the model, overridden by the server's defaults.
   _usual() {
     const { samplers, searches, general, usual } = this.catalog;
     const wanted = { ...this.given.about.recipe, ...usual };
@@ -143,7 +143,7 @@ class Live {
     else if (found.model) dropped.push("model");
     this.two = Object.keys(recipes.b).length > 0;
     this._twin();
-    const wanted = { ...recipes }; // the first note() writes the address anew
+    const wanted = { ...recipes }; // the first note() rewrites the address
     this._another();
     if (found.given !== undefined) this.given.set(found.given);
     if (found.seed !== undefined) this.seed.value = found.seed;
@@ -207,7 +207,7 @@ class Live {
     if (!on && document.activeElement === document.body) this.go.focus({ preventScroll: true });
   }
 
-  // Which of the two was surer, and at what cost.
+  // Which of the two has the lower path entropy, and the cost of each.
   _versus(a, b) {
     const [low, high] = a.entropy <= b.entropy ? [a, b] : [b, a];
     const who = low === a ? "A" : "B";
@@ -230,7 +230,7 @@ class Live {
   }
 }
 
-// One line about what an address asks for in vain; "" if there is nothing.
+// One line that names the unknown settings of an address; "" if there are none.
 function lost(pairs) {
   const all = pairs.map(([name, text]) => `${name}=${text.length > 40 ? `${text.slice(0, 39)}…` : text}`);
   if (all.length) return `dropped from the address, as there is no use for it here: ${all.join(", ")}`;
@@ -239,7 +239,7 @@ function lost(pairs) {
   return mine.length ? `dropped from the address: ${mine.join(", ")}, as settings stand after a #, not after a ?` : "";
 }
 
-// One line about what is wrong; none if there is nothing.
+// Show an error in one line, or clear it.
 function tell(text) {
   byId("fault").textContent = text;
   byId("fault").hidden = !text;
@@ -256,7 +256,7 @@ async function open() {
     byId("key").hidden = true;
     tell("");
     byId("page").hidden = false;
-    if (!window.unmask) window.unmask = new Live(models.data, catalog); // for those who open the console
+    if (!window.unmask) window.unmask = new Live(models.data, catalog); // for the console
   } catch (error) {
     tell(error.message);
     if (error.status === 401) askForToken();

@@ -1,4 +1,4 @@
-// The page of a view, empty: its controls, canvases, table and words, by name.
+// The empty page of a view: its controls, canvases, table and texts, by name.
 
 import { Curves, Genealogy } from "./curves.js";
 import { make } from "./draw.js";
@@ -9,7 +9,7 @@ const COLOURINGS = [["step", "step revealed"], ["entropy", "entropy"]];
 const SIGNS = { masked: "masked", new: "decided in this step", clash: "clash" };
 const KEYS = { chosen: "the path shown", alive: "reached the end", dead: "dropped" };
 
-// Put everything into the view's element; what users do goes to the view.
+// Build the page in the view's element; its controls call the view.
 export function build(view, title) {
   const parts = {
     title: make("h2", { class: "model" }),

@@ -6,7 +6,7 @@ import { surface } from "./draw.js";
 const LINE = 26; // height of a line of text
 const SIZE = 15; // of its letters
 
-// How a cell is shown: the level on the scale, or -1 for what is masked, -2 for what was given.
+// The level of a cell on the colour scale; -1 if masked, -2 if given.
 function shade(trace, state, cell, colouring) {
   if (state.tokens[cell] === trace.mask) return -1;
   if (trace.given[cell]) return -2;
@@ -14,7 +14,7 @@ function shade(trace, state, cell, colouring) {
   return levelOf(state.entropy[cell], trace.most);
 }
 
-// A token as one can see it: line ends and other control characters become signs.
+// The visible form of a token: line ends and other control characters become symbols.
 function visible(text) {
   return text
     .replace(/\r?\n/g, "↵")
@@ -24,7 +24,7 @@ function visible(text) {
 
 // --- one path as text ------------------------------------------------------------------------------------------------
 
-// Where each token stands: as the last state of the path has it, so that nothing jumps while it is revealed.
+// The place of each token in the last state of the path, so that nothing moves during the replay.
 export function layout(context, trace, row, prompt, wide) {
   const many = trace.width(prompt);
   const [x, y, w] = [new Float32Array(many), new Float32Array(many), new Float32Array(many)];
@@ -36,7 +36,7 @@ export function layout(context, trace, row, prompt, wide) {
       const width = token === trace.mask ? hole : context.measureText(visible(trace.word(token))).width;
       widths.set(token, Math.min(Math.max(width, 6) + 2, wide));
     }
-    const given = trace.given[from + column] === 1; // in no box, so in one piece with its neighbours
+    const given = trace.given[from + column] === 1; // drawn without a box, together with its neighbours
     w[column] = widths.get(token) - (given ? 2 : 0);
     if (across + w[column] > wide && across > 0) [across, down] = [0, down + LINE];
     [x[column], y[column]] = [across, down];
@@ -46,7 +46,7 @@ export function layout(context, trace, row, prompt, wide) {
   return { x, y, w, high: down + LINE };
 }
 
-export function drawText(canvas, { trace, state, row, slot, prompt, wide, colours, colouring, places }) {
+export function drawText(canvas, { trace, state, slot, wide, colours, colouring, places }) {
   const context = surface(canvas, wide, places.high);
   context.font = textFont(colours);
   context.textBaseline = "middle";
@@ -170,7 +170,7 @@ export function drawBoard(canvas, scene) {
 
 const LABEL = 18;
 
-// How many boards stand beside each other, and how large they are.
+// The number of boards in a row, and their size.
 function crowd(wide, many) {
   const least = many > 16 ? 92 : 128;
   const across = Math.max(1, Math.min(many, Math.floor(wide / least)));
@@ -267,7 +267,7 @@ function pack(context, colour) {
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }
 
-// Which particle is at a place of the picture of all; -1: none.
+// The particle at a place of the picture of all particles; -1 for none.
 export function particleAt(trace, isBoard, wide, x, y) {
   if (!isBoard) return Math.min(trace.particles - 1, Math.max(0, Math.floor(y / stripHeight(trace.particles))));
   const { across, each } = crowd(wide, trace.particles);

@@ -2,7 +2,7 @@
 
 import { mount } from "./views.js";
 
-const SLICE = 100; // milliseconds of reading after which the page may breathe
+const SLICE = 100; // milliseconds of reading before the page may redraw
 
 async function unpacked(text) {
   const letters = atob(text);
@@ -32,7 +32,7 @@ async function open() {
     const busy = event.target.closest("input, select") || (event.key === " " && event.target.closest("button"));
     if (!event.defaultPrevented && !busy && view.key(event)) event.preventDefault();
   });
-  window.unmask = view; // for those who open the console
+  window.unmask = view; // for the console
 }
 
 open();

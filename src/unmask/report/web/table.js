@@ -1,4 +1,4 @@
-// The end of a walk -> a table of its particles, and what it was told to do.
+// The end of a walk -> a table of its particles, and its settings.
 
 import { make, short } from "./draw.js";
 import { clashes } from "./replay.js";
@@ -12,7 +12,7 @@ const COLUMNS = [
   { name: "answer", key: (one) => one.answer, number: false },
 ];
 
-// What is known of each particle of a prompt; before the end, as far as it has come.
+// The figures of each particle of a prompt; before the end, those so far.
 export function particlesOf(trace, prompt) {
   const from = prompt * trace.particles;
   return Array.from({ length: trace.particles }, (_, particle) => {
@@ -26,7 +26,7 @@ export function particlesOf(trace, prompt) {
       steps: trace.end?.steps?.[row] ?? trace.steps,
       origin: trace.line(row)[0] - from,
       answer: trace.end?.answers?.[row] ?? trace.end?.texts?.[row] ?? trace.text(trace.last, row, prompt),
-      fault: trace.end?.faults?.[row], // why it is wrong; null: it is right; undefined: nobody says
+      fault: trace.end?.faults?.[row], // null: the answer is right; undefined: unknown
       wrong: trace.isBoard(prompt) ? clashes(tokens, trace.mask).size : null,
       open: tokens.includes(trace.mask),
       chosen: row === trace.chosen(prompt),
@@ -65,10 +65,10 @@ export class Table {
     this.selected = selected;
     this.logged = rows.some((one) => one.other !== undefined);
     this.element.classList.toggle("logged", this.logged);
-    const head = this.heads[COLUMNS.findIndex((column) => column.name === "log p")];
-    head.hidden = !this.logged;
-    head.firstChild.textContent = bySurprise(trace) ? "surprise" : "log p";
-    head.firstChild.title = bySurprise(trace) ? "in nats a position" : "log-probability, in nats";
+    const logged = this.heads[COLUMNS.findIndex((column) => column.name === "log p")];
+    logged.hidden = !this.logged;
+    logged.firstChild.textContent = bySurprise(trace) ? "surprise" : "log p";
+    logged.firstChild.title = bySurprise(trace) ? "in nats a position" : "log-probability, in nats";
     const { column, down } = this.sorted;
     const key = COLUMNS[column].key;
     const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.row - b.row);
@@ -77,7 +77,7 @@ export class Table {
       if (place === column) head.setAttribute("aria-sort", down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
-    const focused = document.activeElement?.closest("tr")?.dataset.row; // whoever is here with the keyboard stays
+    const focused = document.activeElement?.closest("tr")?.dataset.row; // keep the keyboard focus
     const mine = this.body.contains(document.activeElement);
     this.body.replaceChildren(...sorted.map((one) => this._row(one, selected)));
     if (mine) this.body.querySelector(`tr[data-row="${focused}"] button`)?.focus();
@@ -120,7 +120,7 @@ function answer(one) {
     const state = one.wrong ? `${one.wrong} cells clash` : one.open ? "open" : "no clash";
     return [judged(one.wrong, state), make("code", {}, one.answer)];
   }
-  const text = one.answer.replace(/▒{7,}/g, "▒▒▒…▒▒▒"); // what is open is a picture above, not a wall here
+  const text = one.answer.replace(/▒{7,}/g, "▒▒▒…▒▒▒"); // shorten long runs of masks
   return one.fault === undefined ? [text] : [judged(one.fault, one.fault ?? "right"), text];
 }
 
@@ -128,7 +128,7 @@ function hidden(text) {
   return make("span", { class: "hidden" }, text);
 }
 
-// Settings and counters as pairs of words.
+// Settings and counters as pairs of name and value.
 export function settings(trace, prompt) {
   const { start, end } = trace;
   const last = trace.counts.at(-1);

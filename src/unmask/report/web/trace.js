@@ -1,10 +1,10 @@
-// Events, one at a time -> any state of the walk, and what became of each particle.
+// Events, one at a time -> any state of the walk, and the outcome of each particle.
 //
-// State t is what stands after t steps; step s turns state s into state s + 1. Rows are prompt * particles + particle.
+// State t is the canvas after t steps; step s turns state s into state s + 1. Rows are prompt * particles + particle.
 // Numbers lie in typed arrays, and a copy of the state is kept every few steps, so that going back is quick.
 
-const BUDGET = 96 << 20; // bytes of copies; where they pass it, every other one goes
-const CHOICES = new Map([["entropy", "path entropy"], ["likelihood", "log-probability"]]); // a vote is a vote
+const BUDGET = 96 << 20; // bytes of copies; above it, every other copy is dropped
+const CHOICES = new Map([["entropy", "path entropy"], ["likelihood", "log-probability"]]); // others as they are
 
 class Growing {
   constructor(kind) {
@@ -140,7 +140,7 @@ export class Trace {
     state.step = step + 1;
   }
 
-  // The state after `step` steps. It is the trace's own: the next call writes over it.
+  // The state after `step` steps; the next call overwrites it.
   at(step) {
     if (step === this.steps) return this.last;
     let best = null;
@@ -150,7 +150,7 @@ export class Trace {
     return this.cursor;
   }
 
-  // Where the lineage that ended in this row was: [state] -> row.
+  // The rows of the lineage that ended in this row: [state] -> row.
   line(row) {
     if (!this.lines.has(row)) {
       const slots = new Int32Array(this.steps + 1);
@@ -184,7 +184,7 @@ export class Trace {
     return this.h.data[step * this.rows + row];
   }
 
-  // The mean of the state entropies along a lineage: path entropy, as far as nothing but the trace says it.
+  // The mean of the state entropies along a lineage: its path entropy, computed from the trace.
   meanEntropy(row) {
     const slots = this.line(row);
     let sum = 0;
@@ -204,7 +204,7 @@ export class Trace {
     return this.end ? prompt * this.particles + this.end.chosen[prompt] : null;
   }
 
-  // What the chosen row was chosen by, in words; "" where nothing was chosen, or nobody says.
+  // The criterion of the choice, as text; "" if there is none or it is unknown.
   chosenBy() {
     const by = this.particles > 1 ? this.end?.choose : null;
     return by ? (CHOICES.get(by) ?? by) : "";
@@ -218,14 +218,14 @@ export class Trace {
     return this.words.get(token) ?? `⟨${token}⟩`;
   }
 
-  // Whether a prompt is a Sudoku: 81 cells, and no token but digits.
+  // Whether a prompt is a Sudoku: 81 cells, all of them digits.
   isBoard(prompt) {
     if (this.width(prompt) !== 81 || !this.words.size) return false;
     for (const text of this.words.values()) if (!/^[1-9]$/.test(text)) return false;
     return true;
   }
 
-  // The text of a row in a state; what is masked is ▒. After a prompt, only what follows it.
+  // The text of a row in a state, without its prompt; masked positions are ▒.
   text(state, row, prompt) {
     let text = "";
     const from = row * this.length;

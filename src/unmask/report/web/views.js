@@ -1,4 +1,4 @@
-// Events -> everything there is to see of a walk. `mount(element)` gives a view; `view.add(event)` takes a start, the
+// Events -> all views of a walk. `mount(element)` gives a view; `view.add(event)` takes a start, the
 // steps and the end one at a time while they happen, `view.addAll(events)` takes a whole trace.
 
 import { make, printer, short, surface, theme } from "./draw.js";
@@ -21,7 +21,7 @@ class View {
     this.trace = new Trace();
     this.step = 0;
     this.prompt = 0;
-    this.selected = null; // a row, once somebody chose one
+    this.selected = null; // the row that the user selected
     this.colouring = "step";
     this.playing = false;
     this.follows = true; // whether new steps are shown as they come
@@ -49,7 +49,7 @@ class View {
     this.element.replaceChildren();
   }
 
-  // --- what comes in ---
+  // --- events ---
 
   add(event) {
     this.trace.add(event);
@@ -75,7 +75,7 @@ class View {
     this.parts.prompt.parentElement.hidden = prompts < 2;
   }
 
-  // --- what a user does ---
+  // --- actions of the user ---
 
   go(step) {
     this.step = Math.min(this.trace.steps, Math.max(0, step));
@@ -122,12 +122,12 @@ class View {
     this.refresh(false);
   }
 
-  // A key that nothing else wants; whether it meant something.
+  // Handle a key; returns whether it had an effect.
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.trace.start) return false;
     const far = event.shiftKey ? Math.max(2, Math.round(this.trace.steps / 10)) : 1;
     const moves = { ArrowLeft: -far, ArrowRight: far };
-    const others = { ArrowUp: -1, ArrowDown: 1 }; // elsewhere they scroll the page
+    const others = { ArrowUp: -1, ArrowDown: 1 }; // without focus they scroll the page
     const ends = { Home: 0, End: this.trace.steps };
     if (event.key === " ") this.toggle();
     else if (event.key in moves || event.key in ends) {
@@ -144,7 +144,7 @@ class View {
     this.select(from + ((this._row() - from + by + many) % many));
   }
 
-  // The row whose path is shown: the one that was asked for, else the chosen one, else the first.
+  // The row whose path is shown: the selected one, else the chosen one, else the first.
   _row() {
     return this.selected ?? this.trace.chosen(this.prompt) ?? this.prompt * this.trace.particles;
   }
@@ -157,7 +157,7 @@ class View {
 
   // --- pictures ---
 
-  // Draw at the next frame; `all`: also what does not depend on the step shown.
+  // Draw at the next frame; `all`: also the parts that do not depend on the step.
   refresh(all = true) {
     this.stale ||= all;
     if (this.frame || !this.trace.start) return;
@@ -213,7 +213,7 @@ class View {
     return this.memo.places;
   }
 
-  // What only changes with the walk, the chosen path or the window.
+  // The parts that change only with the walk, the selected path or the window.
   _still(scene) {
     const { trace, parts } = this;
     for (const plot of [this.curves, this.genealogy]) {
@@ -231,7 +231,7 @@ class View {
       : "Nothing was copied on this walk: every particle is its own ancestor.";
   }
 
-  // All that is said in words: beside the pictures, and to those who do not see them.
+  // All texts: beside the pictures, and for screen readers.
   _say(scene) {
     const { trace, parts, prompt } = this;
     const particle = scene.row - prompt * trace.particles;
@@ -248,9 +248,9 @@ class View {
     const byStep = this.colouring === "step";
     parts.low.textContent = byStep ? "step 1" : "0";
     parts.high.textContent = byStep ? `step ${trace.steps}` : `${short(trace.most)} bits`;
-    if (this.playing) return; // nobody reads so fast
+    if (this.playing) return; // too fast to read
     const text = trace.text(scene.state, scene.slot, prompt);
-    parts.one.textContent = text; // inside a canvas: for readers without pictures
+    parts.one.textContent = text; // inside a canvas: for screen readers
     parts.one.setAttribute("aria-label", `Particle ${particle} at step ${this.step} of ${trace.steps}: ${text}`);
     const all = trace.particles === 1 ? "The only particle" : `All ${trace.particles} particles`;
     parts.all.setAttribute("aria-label", `${all} at step ${this.step}`);

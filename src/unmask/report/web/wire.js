@@ -1,4 +1,4 @@
-// Requests -> what the server says: JSON, or events one at a time. What goes wrong is a Fault with its one line.
+// Requests -> responses of the server: JSON, or events one at a time. An error is a Fault with a one-line message.
 
 export class Fault extends Error {
   constructor(message, status = 0) {
@@ -12,7 +12,7 @@ export class Wire {
     this.token = sessionStorage.getItem("unmask-token") ?? "";
   }
 
-  // Keep the token as long as this tab is open.
+  // Keep the token while this tab is open.
   use(token) {
     this.token = token;
     sessionStorage.setItem("unmask-token", token);
@@ -22,7 +22,7 @@ export class Wire {
     return (await this._ask(path, {})).json();
   }
 
-  // The events of a walk: [what happened, its line of JSON].
+  // The events of a walk: [event, its line of JSON].
   async *events(body, signal) {
     const headers = { "content-type": "application/json" };
     const answer = await this._ask("/v1/paths", { method: "POST", headers, body: JSON.stringify(body), signal });

@@ -1,6 +1,6 @@
-// A walk that was asked for -> the same as a shell command and as Python.
+// A request -> the same decode as a shell command and as Python.
 
-// What differs by kind: [what `unmask` is told to do, what Python says instead of a prompt].
+// By kind: [the command of `unmask`, the argument of `decode` in Python].
 function asked(given) {
   if ("puzzle" in given) return ["solve", `canvas=${given.kind}.canvas(${given.kind}.parse(${quoted(given.puzzle)}))`];
   if ("canvas" in given) return ["generate", `canvas=${quoted(given.canvas)}`];
@@ -8,7 +8,7 @@ function asked(given) {
   return ["generate", quoted(given.prompt)];
 }
 
-// The command; `recipe` is that of the first event, so what the server took for granted is in it.
+// The command; `recipe` is that of the first event, so it holds the server's defaults, too.
 export function shell(given, model, recipe) {
   const words = ["unmask", asked(given)[0]];
   if ("canvas" in given) words.push(`--canvas=${bare(given.canvas)}`);
@@ -50,7 +50,7 @@ function quoted(text) {
   return JSON.stringify(text);
 }
 
-// A word as a shell reads it back.
+// A word, quoted for a shell.
 function bare(text) {
   return /^[\w.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

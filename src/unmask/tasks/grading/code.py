@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import math
 import re
 import warnings
 
@@ -117,8 +116,3 @@ def reachable(entry: str, named: dict[str, ast.stmt]) -> set[str]:
         used |= {part.attr for part in parts if isinstance(part, ast.Attribute)}
         new = used - found
     return found
-
-
-def pass_at(k: int, samples: int, right: int) -> float:
-    """The unbiased estimate of pass@k from so many samples of one problem."""
-    return 1.0 if samples - right < k else 1.0 - math.comb(samples - right, k) / math.comb(samples, k)

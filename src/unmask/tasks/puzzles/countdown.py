@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unmask.errors import InputError
+from unmask.errors import InputError, many
 
 ALPHABET = "0123456789+-*/=,: "
 MASK = len(ALPHABET)
@@ -41,12 +41,14 @@ def parse(text: str) -> Problem:
         if not part and len(parts) > 1:
             raise InputError(f"a number is missing beside a comma of {text.strip()!r}", way_out)
         if not re.fullmatch(r"-?[0-9]{1,9}", part):
-            raise InputError(f"{part!r} is no number", way_out)
+            raise InputError(f"{part!r} is not a number", way_out)
         if not 1 <= int(part) <= 99:
             raise InputError(f"{part} is not from 1 to 99", "the model knows numbers and targets from 1 to 99")
     if not LEAST <= len(parts) - 1 <= MOST:
-        many = "1 number and a target" if len(parts) == 2 else f"{len(parts) - 1} numbers and a target"
-        raise InputError(many, f"give {LEAST} to {MOST} numbers, the target last")
+        raise InputError(
+            f"there are {many(len(parts) - 1, 'number')} and a target",
+            f"give {LEAST} to {MOST} numbers, the target last",
+        )
     numbers = tuple(map(int, parts))
     return Problem(numbers[:-1], numbers[-1])
 
@@ -60,16 +62,16 @@ def solutions(problem: Problem) -> Iterator[str]:
 
 
 def check(problem: Problem) -> str | None:
-    """Refuse a problem without a solution; nothing is strange about the others, which mostly have several."""
+    """Refuse a problem without a solution; there is no remark on the others, which mostly have several."""
     if next(solutions(problem), None) is None:
         raise InputError(f"no answer makes {problem.target} of these numbers", "every number is used once; change one")
     return None
 
 
-def _finish(numbers: tuple[int, ...], target: int, said: str) -> Iterator[str]:
+def _finish(numbers: tuple[int, ...], target: int, written: str) -> Iterator[str]:
     if len(numbers) == 1:
         if numbers[0] == target:
-            yield said[1:]
+            yield written[1:]
         return
     tried = set()
     for i, one in enumerate(numbers):
@@ -80,7 +82,7 @@ def _finish(numbers: tuple[int, ...], target: int, said: str) -> Iterator[str]:
             tried.add((a, b))
             rest = numbers[:j] + numbers[j + 1 : i] + numbers[i + 1 :]
             for sign, result in _results(a, b):
-                yield from _finish((*rest, result), target, f"{said},{a}{sign}{b}={result}")
+                yield from _finish((*rest, result), target, f"{written},{a}{sign}{b}={result}")
 
 
 def _results(a: int, b: int) -> Iterator[tuple[str, int]]:
@@ -99,7 +101,7 @@ def fault(answer: str, problem: Problem) -> str | None:
     for equation in answer.split(","):
         found = re.fullmatch(f" *{NUMBER} *([-+*/]) *{NUMBER} *= *{NUMBER} *", equation)
         if found is None:
-            return f"{equation!r} is no equation"
+            return f"{equation!r} is not an equation"
         a, sign, b, result = int(found[1]), found[2], int(found[3]), int(found[4])
         for number in (a, b):
             if number not in left:
@@ -123,14 +125,14 @@ def _holds(a: int, sign: str, b: int, result: int) -> bool:
 
 
 def columns(count: int) -> int:
-    """The length of a canvas for so many numbers."""
+    """The length of a canvas for a problem of `count` numbers."""
     return HEAD + EQUATION * (count - 1) - 1
 
 
 def canvas(problem: Problem) -> list[int]:
     """Token ids: the problem, then masks for the answer."""
     if not isinstance(problem, Problem):
-        raise InputError(f"{problem!r} is no Problem", "make one with countdown.parse")
+        raise InputError(f"{problem!r} is not a Problem", "make one with countdown.parse")
     numbers = ",".join(f"{number:2}" for number in sorted(problem.numbers, reverse=True))
     head = f"{numbers:14}:{problem.target:2}:"
     return [*(ALPHABET.index(c) for c in head), *[MASK] * (columns(len(problem.numbers)) - HEAD)]
@@ -144,5 +146,5 @@ def problem(tokens: list[int]) -> Problem:
 
 def answer(tokens: list[int]) -> str:
     """The answer in a full canvas, without its blanks; one inside a number shows as _, as a mask does."""
-    said = "".join(ALPHABET[token] if token < MASK else "_" for token in tokens[HEAD:])
-    return re.sub("(?<=[0-9]) +(?=[0-9])", "_", said).replace(" ", "")
+    text = "".join(ALPHABET[token] if token < MASK else "_" for token in tokens[HEAD:])
+    return re.sub("(?<=[0-9]) +(?=[0-9])", "_", text).replace(" ", "")

@@ -135,7 +135,7 @@ def _tokens(numbers: Whole, steps: Whole) -> NDArray[np.uint8]:
 
 
 def _write(made: NDArray[np.uint8], at: int, width: int, values: Whole) -> None:
-    """Numbers set to the right in so many columns."""
+    """Numbers set to the right in `width` columns."""
     for place in range(width):
         power = 10 ** (width - 1 - place)
         digit = values // power % 10

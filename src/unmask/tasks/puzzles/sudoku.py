@@ -25,7 +25,7 @@ def parse(text: str) -> Board:
     for place, cell in enumerate(cells):
         if cell not in "0123456789":
             where = f"row {place // 9 + 1}, column {place % 9 + 1}"
-            raise InputError(f"{cell!r} in {where} is no digit", "write 1 to 9, and . or 0 for a blank")
+            raise InputError(f"{cell!r} in {where} is not a digit", "write 1 to 9, and . or 0 for a blank")
     return [int(cell) for cell in cells]
 
 
@@ -37,7 +37,7 @@ def canvas(board: Sequence[int]) -> list[int]:
 
 
 def answer(tokens: Sequence[int]) -> str:
-    """What the model said, as 81 digits; 0 where a mask is left."""
+    """The model's answer as 81 digits; 0 where a mask is left."""
     return write([0 if token == MASK else token + 1 for token in tokens])
 
 
@@ -56,7 +56,7 @@ def fault(answer: str, puzzle: Sequence[int]) -> str | None:
 
 
 def clash(board: Sequence[int]) -> str | None:
-    """What two equal digits stand together in, as `a 7 twice in row 3`; None where nothing clashes."""
+    """Where two equal digits clash, as `a 7 twice in row 3`; None where nothing clashes."""
     for name, units in (("row", ROW), ("column", COLUMN), ("box", BOX)):
         seen: set[tuple[int, int]] = set()
         for cell, digit in enumerate(board):
@@ -71,7 +71,7 @@ class TooManySteps(Exception):
 
 
 def solutions(puzzle: Sequence[int], most: int = 2, steps: float = math.inf) -> list[Board]:
-    """Up to `most` solutions; raises TooManySteps after trying so many digits."""
+    """Up to `most` solutions; raises TooManySteps after trying `steps` digits."""
     if clash(puzzle) is not None:
         return []
     cells, found, tried = list(puzzle), [], 0
@@ -169,11 +169,11 @@ UNKNOWN = "may have no solution, or several: it would take too long to tell"
 
 
 def check(puzzle: Sequence[int]) -> str | None:
-    """Refuse a puzzle with nothing to fill or without a solution; what is strange about another: SEVERAL or UNKNOWN."""
+    """Refuse a puzzle with nothing to fill or without a solution; remark on another: SEVERAL, UNKNOWN or None."""
     wrong = clash(puzzle)
     if 0 not in puzzle:
-        said = "right" if wrong is None else f"wrong: {wrong}"
-        raise InputError(f"there is nothing to fill, the board is full and {said}", "write . or 0 for a blank")
+        verdict = "right" if wrong is None else f"wrong: {wrong}"
+        raise InputError(f"there is nothing to fill, the board is full and {verdict}", "write . or 0 for a blank")
     if wrong is not None:
         raise InputError(f"the clues clash: {wrong}", "no board keeps them; correct the puzzle")
     try:

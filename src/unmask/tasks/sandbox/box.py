@@ -1,4 +1,4 @@
-"""A Python program that nobody trusts -> whether it runs to its end, in a process that can harm nothing else."""
+"""An untrusted Python program -> whether it runs to its end, in a process that can harm nothing else."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Why = Literal[
 
 
 class SandboxError(UnmaskError):
-    """A program that was not run, because of the machine and not of the program."""
+    """A program that could not be run, for a reason that lies in the machine."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Protections:
-    """What the kernel gives here."""
+    """The protections that this kernel offers."""
 
     account: Literal["user", "nobody", "root"] = "user"  # whose processes the program's are
     landlock: int = 0  # version of its interface
@@ -79,7 +79,7 @@ class Protections:
     pid: bool = False
 
     def lacking(self) -> list[str]:
-        """What a program could do here all the same."""
+        """What a program could still do with these protections."""
         held = {
             "writing files elsewhere": self.landlock or self.mount,
             "the network": self.seccomp or self.net,
@@ -119,7 +119,7 @@ def run(
 
 
 def available() -> Protections:
-    """What the kernel gives here, tried out once."""
+    """The protections of this kernel, tried once."""
     return tried(tempfile.gettempdir(), interpreter())
 
 
@@ -161,7 +161,7 @@ main()
 
 
 def ask(job: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """A guard's answer to one job; when this function ends, so have the guard and all that it started."""
+    """A guard's answer to one job; the guard and all that it started have ended when this returns."""
     if not hasattr(os, "fork"):
         raise SandboxError("untrusted code cannot be run on this system", "use Linux")
     here = Path(__file__).parent
@@ -187,13 +187,13 @@ def ask(job: dict[str, Any], seconds: float) -> dict[str, Any]:
         raise SandboxError(
             f"the guard of a program ended ({reason or guard.returncode})", "docs/guide/sandbox.md says what it needs"
         )
-    said: dict[str, Any] = json.loads(answer)
-    return said
+    found: dict[str, Any] = json.loads(answer)
+    return found
 
 
 @contextlib.contextmanager
 def workplace() -> Iterator[str]:
-    """A temporary directory, gone afterwards whatever is in it."""
+    """A temporary directory, removed afterwards whatever it holds."""
     work = os.path.realpath(tempfile.mkdtemp(prefix="unmask-sandbox-"))
     try:
         yield work

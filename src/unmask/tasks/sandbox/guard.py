@@ -1,4 +1,4 @@
-"""A job on stdin -> its verdict on stdout: a small process between unmask and a program that nobody trusts.
+"""A job on stdin -> its verdict on stdout: a small process between unmask and an untrusted program.
 
 unmask ── guard (watches, kills) ── keeper (first process of a pid namespace) ── the program, and what it starts
 
@@ -27,7 +27,7 @@ OPEN_FILES = 64  # of a process at a time
 
 
 def attempt(act: Callable[[], object]) -> bool:
-    """Whether a thing can be done, tried in a process that ends with it."""
+    """Whether an act succeeds, tried in a child process."""
     child = os.fork()
     if not child:
         status = 1
@@ -40,7 +40,7 @@ def attempt(act: Callable[[], object]) -> bool:
 
 
 def probe(work: str) -> dict[str, Any]:
-    """What the kernel gives here, tried out."""
+    """The protections of this kernel, tried one by one."""
     account = "user"
     if os.geteuid() == 0:
         account = "nobody" if attempt(lambda: kernel.become_nobody(work)) else "root"

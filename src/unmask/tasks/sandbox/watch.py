@@ -1,4 +1,4 @@
-"""A running program -> what it wrote and why it had to end: time, output and memory are watched from outside."""
+"""A running program -> its output and why it was ended: time, output and memory are watched from outside."""
 
 from __future__ import annotations
 

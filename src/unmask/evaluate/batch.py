@@ -1,0 +1,18 @@
+"""A kind of work and a device -> how many rows go through the network at once."""
+
+from __future__ import annotations
+
+import torch
+
+ROWS = {  # the largest batches; on a CPU larger ones are not faster
+    "puzzle": {"cpu": 32, "cuda": 4096},
+    "prompt": {"cpu": 8, "cuda": 32},  # longer canvases of larger models
+    "sample": {"cpu": 8, "cuda": 512},  # text without a prompt
+    "known": {"cpu": 32, "cuda": 512},  # known texts, masked or revealed
+}
+
+
+def size(kind: str, device: torch.device, each: int = 1) -> int:
+    """How many questions are decoded at once, where each needs `each` rows."""
+    rows = ROWS[kind]
+    return max(1, rows.get(device.type, rows["cpu"]) // each)
