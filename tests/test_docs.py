@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import unmask
 from unmask.cli import main
 from unmask.decoding.settings import SETTINGS
 from unmask.samplers import SAMPLERS
@@ -117,3 +118,10 @@ def test_the_architecture_names_every_room():
         path for path in (ROOT / "src" / "unmask").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     ]
     assert not [path.name for path in rooms if not re.search(rf"^  {path.name}\b", text, re.M)]
+
+
+def test_the_changelog_lists_every_moved_module():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for old, new in unmask._MOVED.items():
+        places = ", ".join(f"`unmask.{place}`" for place in new.split())
+        assert f"| `unmask.{old}` | {places} |" in text, f"| `unmask.{old}` | {places} |"

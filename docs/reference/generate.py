@@ -114,6 +114,13 @@ ROWS = {
 }
 
 
+SETTINGS_HEAD = """\
+# Settings
+
+Every setting of a recipe, as keyword, flag and HTTP field. The column *default* also names the samplers and searches
+that take a setting, each with its own default. Elsewhere the setting is an error. The guide explains them:
+[decoding](../guide/decoding.md), [samplers](../guide/samplers.md), [searches](../guide/searches.md).
+"""
 TRACE_HEAD = """\
 # Trace format
 
@@ -156,8 +163,7 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def settings_page() -> str:
-    about = "Every setting of a recipe. A setting that the sampler and the search do not take is an error."
-    return f"# Settings\n\n{about}\nThe [guide](../guide/README.md) explains them.\n\n{settings.reference()}"
+    return f"{SETTINGS_HEAD}\n{settings.reference()}"
 
 
 def cli_page() -> str:
