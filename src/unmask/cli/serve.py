@@ -1,4 +1,4 @@
-"""`unmask serve`: flags -> models, settings and limits -> a server that runs until Ctrl-C."""
+"""The command line's half for the server: flags -> models, settings, limits -> a server that runs until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from unmask.models import BUNDLED, Denoiser
 from unmask.server.limits import Limits
 
 TOKEN = "UNMASK_TOKEN"
-# help of settings whose meaning differs here: they are defaults of requests
-HELP = {
-    "seed": "of every request without one; by default a random one for each, which is in its answer",
+# flag: (field of Limits, default, help)
+LIMITS = {one.metadata["flag"]: (one.name, one.default, one.metadata["help"]) for one in fields(Limits)}
+
+# help of settings that read otherwise here: each is what holds where a request says nothing
+SAID = {
+    "seed": "of every request that names none; by default a random one for each, which its answer tells",
     "temperature": "of the tokens; 0 takes the most probable one [1]",
 }
 
@@ -33,16 +36,16 @@ def run_serve(args: Namespace) -> None:
         if str(error.name).startswith("unmask"):
             raise
         raise InputError(f"serving needs {error.name}", "pip install 'unmask[serve]'") from None
-    defaults = flags.to_settings(args, {"temperature": 1.0})
-    flags.to_recipe(args, {"temperature": 1.0})  # refuses settings without effect
+    usual = flags.to_settings(args, {"temperature": 1.0})
+    flags.to_recipe(args, {"temperature": 1.0})  # refuses what goes with nothing
     names = list(dict.fromkeys(args.model or BUNDLED))
     token = _token(args.token)
     if args.seconds is not None and not 0 < args.seconds <= threading.TIMEOUT_MAX:
         raise InputError(f"--seconds is {args.seconds:g}", "it must be more than 0; leave it out to serve until Ctrl-C")
-    limits = Limits(**{one.name: getattr(args, f"limit_{one.name}") for one in fields(Limits)})
-    models = {name: as_run(args, load_model(args, name)) for name in names}
-    config = ServeConfig(models, defaults, limits, args.plain_chat)
-    _check_length(defaults, models.values())
+    given = {field: getattr(args, f"limit_{field}") for field, _, _ in LIMITS.values()}
+    limits = Limits(**given)
+    config = ServeConfig({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
+    _check_length(usual, config.models.values())
     threads: list[threading.Thread] = []
 
     def ready(url: str, server: Server) -> None:
@@ -52,14 +55,14 @@ def run_serve(args: Namespace) -> None:
     try:
         serve(config, args.host, args.port, token=token, seconds=args.seconds, on_ready=ready)
     finally:
-        if any(thread.is_alive() for thread in threads):  # a step cannot be stopped: Python would wait, or crash
+        if any(thread.is_alive() for thread in threads):  # in a step that nobody can stop: Python would wait, or crash
             sys.stdout.flush()
             print("unmask: stopped in the middle of a step", file=sys.stderr, flush=True)
             os._exit(0 if sys.exc_info()[0] is None else 130)
 
 
 def _token(given: str | None) -> str | None:
-    """The token of the flag or the environment; None: requests need none."""
+    """The token of the flag, or of the environment; None: everybody may ask."""
     if given == "":
         raise InputError("the token is empty", f"give one, or set {TOKEN}")
     token = given or os.environ.get(TOKEN) or None
@@ -68,9 +71,9 @@ def _token(given: str | None) -> str | None:
     return token
 
 
-def _check_length(defaults: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
-    """Refuse a default length that no model takes: every request without one would fail."""
-    length, limits = defaults.get("length"), [model.limit for model in models]
+def _check_length(usual: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
+    """Refuse a usual length that no model takes: every request that names none would fail."""
+    length, limits = usual.get("length"), [model.limit for model in models]
     known = [limit for limit in limits if limit is not None]
     if length is not None and len(known) == len(limits) and length > max(known):
         raise InputError(f"--length is {length:,}", f"the models that are served allow {max(known):,} positions")
@@ -83,22 +86,21 @@ def add_serve(parser: ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one [8000]")
     parser.add_argument("--token", metavar="TEXT", help=f"that clients must send as api_key; better in ${TOKEN}")
     parser.add_argument("--plain-chat", action="store_true", help="models without a chat template: messages as text")
-    parser.add_argument("--seconds", type=float, metavar="X", help="stop by itself after X seconds")
+    parser.add_argument("--seconds", type=float, metavar="X", help="stop by itself after so long")
     parser.add_argument(
-        "--recipe", metavar="NAME", help="default settings: from `unmask recipes`, or a .toml or .json file"
+        "--recipe", metavar="NAME", help="what is usual: from `unmask recipes`, or a .toml or .json file"
     )
     parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
     parser.add_argument("--compile", action="store_true", help="compile the networks first")
     group = parser.add_argument_group("limits")
-    for one in fields(Limits):
-        shown = f"{one.default:g}" if isinstance(one.default, float) else f"{one.default:,}"
+    for flag, (name, default, text) in LIMITS.items():
+        kind = float if isinstance(default, float) else int
         group.add_argument(
-            one.metadata["flag"],
-            dest=f"limit_{one.name}",
-            type=type(one.default),
-            default=one.default,
-            metavar="N",
-            help=f"{one.metadata['help']} [{shown}]",
+            flag, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{_plain(default)}]"
         )
     add_model(parser)
-    flags.add(parser, help=HELP)
+    flags.add(parser, help=SAID)
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"
