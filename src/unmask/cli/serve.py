@@ -18,7 +18,9 @@ from unmask.server.limits import Limits
 
 TOKEN = "UNMASK_TOKEN"
 # flag: (field of Limits, default, help)
-LIMITS = {one.metadata["flag"]: (one.name, one.default, one.metadata["help"]) for one in fields(Limits)}
+LIMITS: dict[str, tuple[str, Any, str]] = {
+    one.metadata["flag"]: (one.name, one.default, one.metadata["help"]) for one in fields(Limits)
+}
 
 # help of settings that read otherwise here: each is what holds where a request says nothing
 SAID = {
