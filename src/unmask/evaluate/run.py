@@ -14,6 +14,7 @@ from unmask.decoding.prompt import Text, from_prompt
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, ModelError, UnmaskError
+from unmask.evaluate.batch import parts
 from unmask.evaluate.batch import size as rows_at_once
 from unmask.evaluate.rows import Row, Rows
 from unmask.evaluate.stats import auroc, wilson
@@ -124,8 +125,7 @@ def run(
     kind = "prompt" if task.puzzle is None else "puzzle"
     size = batch or rows_at_once(kind, model.device, recipe.build_search().particles)
     grade = grader(task, insist)
-    parts = [questions[begin : begin + size] for begin in range(0, len(questions), size)]
-    todo = [part for part in parts if any(one.number not in done for one in part)]
+    todo = [part for part in parts(questions, size) if any(one.number not in done for one in part)]
     ready = [[_encoded(task, model, recipe, one) for one in part] for part in todo]  # before the long work
     rows: list[Row] = []
     for part, given in zip(todo, ready, strict=True):

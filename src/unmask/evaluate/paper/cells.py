@@ -130,8 +130,7 @@ def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
         about = _header(job, recipe, len(questions), data)
         with rows.opened(job.rows(about), about) as kept:
             if kept.missing:
-                on_rows = partial(job.on_progress, cell.name)
-                resume(task, model, questions, recipe, kept, on_rows=on_rows)
+                resume(task, model, questions, recipe, kept, on_rows=partial(job.on_progress, cell.name))
             graded[cell.name] = kept.graded(cell.name)
         found.append(_of_task(job, cell, graded) | _about(kept.header) | {"rows": Path(job.rows(about)).name})
     return found
@@ -202,8 +201,7 @@ def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_prog
     """The judged rows of samples, by both conventions."""
     plain = ("number", "seed", "path_entropy")
     samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in kept]
-    progress = lambda done: on_progress(f"judging {name}", done, len(samples))  # noqa: E731
-    return judged(judge, samples, Rules("both"), path, progress)
+    return judged(judge, samples, Rules("both"), path, lambda done: on_progress(f"judging {name}", done, len(samples)))
 
 
 def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progress: Callable[[int, int], None]) -> None:
@@ -212,9 +210,8 @@ def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progres
     todo = [number for number in range(n) if number not in done]
     most = batch.size("sample", model.device, recipe.build_search().particles)
     size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
-    for begin in range(0, len(todo), size):
+    for some in batch.parts(todo, size):
         on_progress(len(kept.kept), n)
-        some = todo[begin : begin + size]
         results = decode_batch(model, [""] * len(some), recipe=recipe, seeds=[recipe.seed + number for number in some])
         kept.add(
             {
