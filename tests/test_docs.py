@@ -112,6 +112,13 @@ def test_paths_that_the_code_names_exist():
             assert (ROOT / named).exists(), f"{name_of(path)} names {named}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_that_a_page_names_exist(page):
+    for named in re.findall(r"`((?:\w+/)+(?:\w+\.(?:py|sh|toml))?)`", page.read_text(encoding="utf-8")):
+        places = [ROOT / named, ROOT / "src" / "unmask" / named, page.parent / named]
+        assert named.startswith("runs/") or "NAME" in named or any(place.exists() for place in places), named
+
+
 def test_the_architecture_names_every_room():
     text = (ROOT / "docs" / "development" / "architecture.md").read_text(encoding="utf-8")
     rooms = [

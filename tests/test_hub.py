@@ -27,6 +27,7 @@ from unmask.models import load
 from unmask.models.files.checkpoint import inside
 from unmask.models.files.hub import download
 from unmask.models.tokenizers import byte_level
+from unmask.tasks import TASKS
 
 MODELS = Path(__file__).parent / "parity" / "models"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -61,7 +62,8 @@ class Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = unquote(urlsplit(self.path).path).strip("/").split("/")
         self.server.asked.append(f"{self.command} {'/'.join(parts)}")
-        api = parts[:2] == ["api", "models"]
+        api = parts[0] == "api"
+        parts = parts[1:] if parts[0] == "datasets" else parts
         name, rest = ("/".join(parts[2:4]), parts[4:]) if api else ("/".join(parts[:2]), parts[2:])
         kind, revision, *path = rest or ["revision", "main"]
         files = self.server.repositories.get(name)
@@ -264,6 +266,17 @@ def test_settings_of_the_environment(tmp_path):
         (name, _), (_, trouble) = (user.communicate(timeout=60) for user in users)
     assert name == "tiny/llada\n" and snapshot(tmp_path, "tiny/llada").is_dir()
     assert users[1].returncode and "ModelError: cannot download tiny/llada" in trouble.splitlines()[-1]
+
+
+def test_the_file_of_a_task_is_downloaded_once(visit, tmp_path, silent):
+    source, line = TASKS["math500"].source, b'{"problem": "1+1?", "answer": "2"}\n'
+    with serving(Hub({source.repo: {source.file: line, "README.md": b"#"}})) as hub:
+        visit(hub.url, tmp_path)
+        assert [one.gold for one in TASKS["math500"].examples()] == ["2"]
+    fetched = [one for one in hub.asked if one.startswith("GET datasets/")]
+    assert fetched == [f"GET datasets/{source.repo}/resolve/{COMMIT}/{source.file}"]
+    visit(silent, tmp_path, wait=0.5)
+    assert [one.gold for one in TASKS["math500"].examples()] == ["2"]
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ def test_a_log_that_was_cut_off_goes_on_in_a_new_line(tmp_path):
 def test_two_trainings_in_one_directory_are_refused(tmp_path):
     run(tmp_path, Plan(steps=1, batch=4))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with open_log(tmp_path), pytest.raises(InputError, match=r"another training runs in .*: wait for"):
+    with open_log(tmp_path), pytest.raises(InputError, match=r"another run is writing .*: wait for"):
         run(tmp_path, Plan(steps=2, batch=4))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     run(tmp_path, Plan(steps=2, batch=4))
@@ -330,10 +330,10 @@ input()
 """
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout.readline() == b"open\n"
-        with pytest.raises(InputError, match="another training"):
+        with pytest.raises(InputError, match="another run is writing"):
             open_log(tmp_path)
         other.kill()
-    open_log(tmp_path).close()
+    open_log(tmp_path).file.close()
 
 
 def test_where_there_are_no_locks_it_trains(tmp_path, monkeypatch):
@@ -345,7 +345,7 @@ def test_where_there_are_no_locks_it_trains(tmp_path, monkeypatch):
         run(tmp_path, Plan(steps=1, batch=4))
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    open_log(tmp_path).close()
+    open_log(tmp_path).file.close()
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys):
@@ -387,7 +387,7 @@ def test_the_rate_rises_and_falls():
     [
         (["chess", "d", "--steps", "1"], "unknown task 'chess'"),
         (["sudoku", "d"], "training has no end"),
-        (["sudoku", "d", "--steps", "1", "--shape", "3"], "is no JSON object"),
+        (["sudoku", "d", "--steps", "1", "--shape", "3"], "is not a JSON object"),
         (["sudoku", "d", "--steps", "1", "--shape", '{"width": -3}'], "width is -3"),
         (["sudoku", "d", "--steps", "1", "--shape", '{"wdith": 3}'], "did you mean 'width'?"),
         (["sudoku", "d", "--steps", "1", "--shape", '{"vocabulary": 30}'], "unknown size 'vocabulary'"),

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from unmask.train.log import LOG, as_line, draw, read_log, smooth
+from unmask.evaluate.rows import to_json
+from unmask.train.log import LOG, draw, read_log, smooth
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -103,6 +104,10 @@ STRANGE = [
     b'{"step": 3}',
     b'{"event": "start", "step": null}',
 ]
+
+
+def as_line(event):
+    return json.dumps(to_json(event), allow_nan=False) + "\n"
 
 
 @pytest.mark.parametrize("strange", STRANGE)

@@ -7,6 +7,7 @@ else, so it has the same bits on every device, alone or in a batch, whatever els
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -49,6 +50,11 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
     return c0, c1, c2, c3
 
 
+def keys(seeds: Sequence[int]) -> Tensor:  # [B] int64
+    """Seeds, which may be any integers, folded into 64 bits."""
+    return torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])
+
+
 def uniform(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
     """One float64 in (0, 1) per element; `key`, `slot` and `column` (int64) broadcast. `step` may be a 0-d tensor."""
     ours = not torch.compiler.is_compiling() and compiled(key, slot, column)  # a compiler makes one kernel by itself
@@ -70,11 +76,6 @@ def uniform_reference(key: Tensor, slot: Tensor, step: int | Tensor, column: Ten
 def gumbel(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:
     """Standard Gumbel noise (float64) from `uniform`."""
     return -torch.log(-torch.log(uniform(key, slot, step, column, purpose)))
-
-
-def key(seed: int) -> int:
-    """Any integer as a key of 64 bits."""
-    return (seed + 2**63) % 2**64 - 2**63
 
 
 def words(count: int, device: torch.device) -> Tensor:  # [count] int64

@@ -190,12 +190,11 @@ def tail(state: State) -> Tensor:  # [B, L] bool
     return state.writable & (torch.nn.functional.pad(ends, (1, 0))[:, :-1] == hole)
 
 
-def padded(rows: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:  # [P, L] int64, [P, L] bool
-    """Rows of several lengths as one tensor, left-padded, and which of its columns are real."""
+def padded(rows: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:  # [B, L] int64, [B, L] bool
+    """Rows of any lengths, left-padded with `fill`, and where they are not padding."""
     longest = max(map(len, rows))
     tokens = torch.tensor([[fill] * (longest - len(row)) + list(row) for row in rows])
-    lengths = torch.tensor([len(row) for row in rows])
-    return tokens, torch.arange(longest) >= longest - lengths[:, None]
+    return tokens, torch.arange(longest) >= longest - torch.tensor([[len(row)] for row in rows])
 
 
 def begin(

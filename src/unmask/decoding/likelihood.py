@@ -82,9 +82,9 @@ def masks(count: int, draws: int, key: int, first: int = 0) -> tuple[Tensor, Ten
         hidden = (ways[:, None] >> torch.arange(count)) & 1 == 1
         weight = [1 / (k * math.comb(count, k)) for k in hidden.sum(1).tolist()]
         return hidden, torch.tensor(weight, dtype=torch.float64)
-    seed = torch.tensor(dice.key(key))
+    seed = dice.keys([key])
     slot, column = torch.arange(first, first + draws)[:, None], torch.arange(count)[None, :]
-    start = dice.uniform(seed.view(1), slot[:1, 0], 0, column[0, :1], dice.Purpose.SELECT)
+    start = dice.uniform(seed, slot[:1, 0], 0, column[0, :1], dice.Purpose.SELECT)
     many = 1 + ((start + torch.arange(draws).double() / draws) % 1 * count).long().clamp(max=count - 1)  # [draws]
     order = dice.uniform(seed.view(1, 1), slot, 0, column, dice.Purpose.ORDER).argsort(1)
     hidden = torch.zeros(draws, count, dtype=torch.bool).scatter(1, order, column < many[:, None])
@@ -141,10 +141,11 @@ def score(
 def _ask(denoiser: Denoiser, rows: Sequence[_Row]) -> list[tuple[float, float]]:
     """For each row the log-probability of what is hidden, summed, and the state entropy; nats."""
     tokens, attend = padded([[*row.piece.given, *row.piece.target] for row in rows], denoiser.vocab.pad)
-    _, writable = padded([row.piece.target for row in rows], 0)
-    hidden, _ = padded([row.hidden.tolist() for row in rows], False)
-    short = tokens.shape[1] - writable.shape[1]
-    writable, hidden = (torch.nn.functional.pad(x, (short, 0)) for x in (writable, hidden))
+    writable, hidden = torch.zeros_like(attend), torch.zeros_like(attend)
+    for place, row in enumerate(rows):
+        begins = tokens.shape[1] - len(row.piece.target)
+        writable[place, begins:] = True
+        hidden[place, begins:] = row.hidden
     tokens, attend, writable, hidden = (x.to(denoiser.device) for x in (tokens, attend, writable, hidden))
     keys = torch.zeros(len(rows), dtype=torch.int64, device=denoiser.device)
     state = begin(tokens.masked_fill(hidden, denoiser.vocab.mask), writable, attend, keys, denoiser.vocab, 1)

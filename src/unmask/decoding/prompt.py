@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from unmask.core import dice
 from unmask.core.denoiser import Chats, Denoiser
 from unmask.core.sampler import Sampler
@@ -109,9 +107,8 @@ def start(
     check_rows(denoiser, canvases, sampler, particles)
     vocab = denoiser.vocab
     tokens, attend = padded([canvas.tokens for canvas in canvases], vocab.pad)
-    writable = (tokens == vocab.mask) & attend
-    keys = torch.tensor([dice.key(seed) for seed in seeds])
-    tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
+    parts = (tokens, (tokens == vocab.mask) & attend, attend, dice.keys(seeds))
+    tokens, writable, attend, keys = (part.to(denoiser.device) for part in parts)
     return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
 
 

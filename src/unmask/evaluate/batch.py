@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
 import torch
+
+Item = TypeVar("Item")
 
 ROWS = {  # the largest batches; on a CPU larger ones are not faster
     "puzzle": {"cpu": 32, "cuda": 4096},
@@ -16,3 +21,8 @@ def size(kind: str, device: torch.device, each: int = 1) -> int:
     """How many questions are decoded at once, where each needs `each` rows."""
     rows = ROWS[kind]
     return max(1, rows.get(device.type, rows["cpu"]) // each)
+
+
+def parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """The items in batches of `size`, the last perhaps smaller."""
+    return (items[begin : begin + size] for begin in range(0, len(items), size))

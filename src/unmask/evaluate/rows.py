@@ -153,7 +153,7 @@ def _opened(path: str, wait: bool = False) -> IO[bytes]:
         raise InputError(f"cannot write {path!r}", getattr(error, "strerror", None) or str(error)) from None
     if not locked(file, wait):
         file.close()
-        raise InputError(f"another run is writing {path!r}", "wait for it, or give another file for the rows")
+        raise InputError(f"another run is writing {path!r}", "wait for it, or give another place")
     return file
 
 

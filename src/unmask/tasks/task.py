@@ -108,7 +108,7 @@ class Task:
 
     def cut(self, text: str) -> str:
         """The generated text, up to the first stop string."""
-        return text[: min((text.find(stop) for stop in self.stop if stop in text), default=len(text))]
+        return before_any(text, self.stop)
 
     def grades(self, text: str, example: Example) -> tuple[bool, bool]:
         """Both verdicts on a generated text: as published, strict."""
@@ -121,6 +121,11 @@ class Task:
             raise InputError(f"{self.name} runs no programs", "grade without `running`")
         published, strict = (graded_by(program, run) for program in self.programs)
         return replace(self, as_published=published, strict=strict)
+
+
+def before_any(text: str, stops: Sequence[str]) -> str:
+    """The text before the first of some strings."""
+    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 
 def puzzle_of(task: Task) -> Puzzle:

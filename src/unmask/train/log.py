@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from unmask.errors import InputError
-from unmask.evaluate.rows import locked, to_json
+from unmask.evaluate.rows import JsonLines, parsed
 from unmask.report import chart
 from unmask.report.chart import Curve
 
@@ -20,43 +18,29 @@ KNOWN = {"event", "step", "seconds"}  # fields of a validation that are not figu
 Event = dict[str, Any]
 
 
-def open_log(directory: Path) -> TextIO:
-    """The log, open at the beginning of a line. It is locked: no other training can use the directory."""
+def open_log(directory: Path) -> JsonLines:
+    """The log of a training. It is locked: no other training can use the directory."""
     path = directory / LOG
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = path.open("a", encoding="utf-8")
-        before = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot write {str(path)!r}", error.strerror or "give another DIR") from None
-    if not locked(file):
-        file.close()
-        raise InputError(f"another training runs in {str(directory)!r}", "wait for it, or give another DIR")
-    file.write("\n" if before and not before.endswith(b"\n") else "")
-    return file
-
-
-def as_line(event: Event) -> str:
-    """The line of an event; null stands for a figure that is not finite."""
-    return json.dumps(to_json(event), allow_nan=False) + "\n"
+    return JsonLines(path)
 
 
 def read_log(directory: Path) -> list[Event]:
     """The events of a training. Those that a resumed run repeated are left out, and damaged lines too."""
     events: list[Event] = []
-    for line in (directory / LOG).read_bytes().splitlines():
-        with suppress(ValueError, RecursionError):
-            event = json.loads(line)
-            if not _is_event(event):
-                continue
-            if event["event"] == "start":
-                events = [earlier for earlier in events if earlier["step"] <= event["step"]]
-            events.append(event)
+    for event in filter(_is_event, parsed((directory / LOG).read_bytes())):
+        assert event is not None
+        if event["event"] == "start":
+            events = [earlier for earlier in events if earlier["step"] <= event["step"]]
+        events.append(event)
     return events
 
 
-def _is_event(value: object) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("event"), str) and isinstance(value.get("step"), int)
+def _is_event(value: Event | None) -> bool:
+    return value is not None and isinstance(value.get("event"), str) and isinstance(value.get("step"), int)
 
 
 def draw(events: Sequence[dict[str, Any]], path: Path) -> None:

@@ -21,11 +21,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from unmask.errors import InputError, ModelError, first_line, guarded, unknown
+from unmask.evaluate.rows import to_json
 from unmask.models.families.mdlm import log_linear
 from unmask.models.files.checkpoint import opened, read_tensors
 from unmask.models.network import Network, empty
 from unmask.train.init import fit
-from unmask.train.log import PLOT, as_line, draw, open_log, read_log
+from unmask.train.log import PLOT, draw, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
 from unmask.train.task import Batches, TrainData
@@ -165,8 +166,7 @@ def train(
         began, checked = time.perf_counter() - run.seconds, run.seconds
 
         def say(event: dict[str, Any]) -> None:
-            log.write(as_line(event))
-            log.flush()
+            log.add([to_json(event)])
             on_event(event)
 
         begin = {"event": "start", "step": run.step, "plan": asdict(plan), "device": str(device)}

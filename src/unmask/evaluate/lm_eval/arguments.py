@@ -14,6 +14,7 @@ from unmask.decoding.named_recipes import settings_of
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, COUNT, known, parameters, row_of
 from unmask.errors import SettingError, unknown
+from unmask.tasks.task import before_any
 
 LENGTH = 256  # tokens where neither model_args nor the task give a length: as in lm-eval's own models
 LONGEST = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # in lm-eval's order
@@ -128,7 +129,7 @@ class TextRequest:
 
     def cut(self, text: str) -> str:
         """The text before the first stop string."""
-        return text[: min((text.find(stop) for stop in self.until if stop in text), default=len(text))]
+        return before_any(text, self.until)
 
 
 def ask(given: ModelArgs, generation_kwargs: Mapping[str, Any], limit: int | None) -> TextRequest:

@@ -21,6 +21,7 @@ from unmask.core.denoiser import Chats
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.likelihood import Bound, Piece, Question, greedy, score, windows
 from unmask.errors import InputError, ModelError, many
+from unmask.evaluate.batch import parts
 from unmask.evaluate.lm_eval import arguments
 from unmask.evaluate.lm_eval.arguments import TextRequest
 from unmask.evaluate.lm_eval.origins import Origin, RequestRows, origins
@@ -101,7 +102,7 @@ class Unmask(LM):
             groups.setdefault(job.ask, []).append(job)
         texts = [""] * len(jobs)
         with tqdm(total=len(jobs), disable=disable_tqdm, desc="unmask: generate_until") as bar:
-            for batch in (part for group in groups.values() for part in _parts(group, self.options.batch_size)):
+            for batch in (part for group in groups.values() for part in parts(group, self.options.batch_size)):
                 for job, result in zip(batch, self._decode(batch), strict=True):
                     texts[job.place] = text = job.ask.cut(result.text)
                     self.rows.keep(job.origin, "generate_until", _text_row(job, result, text))
@@ -122,7 +123,7 @@ class Unmask(LM):
             ask = TextRequest(ask.recipe.replace(guidance=0.0), ask.until)
         return _Job(place, kept, len(ids) - len(kept), ask, origin)
 
-    def _decode(self, batch: list[_Job]) -> list[Result]:
+    def _decode(self, batch: Sequence[_Job]) -> list[Result]:
         ask, seed = batch[0].ask, batch[0].ask.recipe.seed
         votes = ask.recipe.build_search().choose.needs_answers
         return decode_batch(
@@ -196,7 +197,7 @@ class Unmask(LM):
         rows.sort(key=lambda row: (not row[1].given, -len(row[1].given) - len(row[1].target)))
         with tqdm(total=len(rows), disable=quiet, desc="unmask: greedy or not") as bar:
             for given in (True, False):  # without a context there is nothing to be guided by
-                for part in _parts([row for row in rows if bool(row[1].given) is given], self.options.batch_size):
+                for part in parts([row for row in rows if bool(row[1].given) is given], self.options.batch_size):
                     found = greedy(self.model, [piece for _, piece in part], scale if given else 0.0)
                     for (place, _), (flag, more) in zip(part, found, strict=True):
                         flags[place] = (flags[place][0] and flag, flags[place][1] + more)
@@ -252,11 +253,6 @@ class Unmask(LM):
 
     def _room(self) -> str:
         return f"{self.model.name} takes {self.limit} tokens in all"
-
-
-def _parts(things: list[Any], size: int) -> Iterator[list[Any]]:
-    for begin in range(0, len(things), size):
-        yield things[begin : begin + size]
 
 
 def _text_row(job: _Job, result: Result, text: str) -> dict[str, Any]:

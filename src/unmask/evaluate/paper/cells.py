@@ -19,10 +19,11 @@ from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
 from unmask.evaluate import batch, compare, rows
+from unmask.evaluate.compare import summary
 from unmask.evaluate.header import header
 from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
 from unmask.evaluate.paper.plan import Cell, Experiment, Place
-from unmask.evaluate.run import canvases, prompts, resume, sift, summary
+from unmask.evaluate.run import canvases, prompts, resume, sift
 from unmask.evaluate.stats import Floats, Places, bootstrap
 from unmask.models import Denoiser, fingerprint, load
 from unmask.models.compiled import compiled
@@ -130,8 +131,7 @@ def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
         about = _header(job, recipe, len(questions), data)
         with rows.opened(job.rows(about), about) as kept:
             if kept.missing:
-                on_rows = partial(job.on_progress, cell.name)
-                resume(task, model, questions, recipe, kept, on_rows=on_rows)
+                resume(task, model, questions, recipe, kept, on_rows=partial(job.on_progress, cell.name))
             graded[cell.name] = kept.graded(cell.name)
         found.append(_of_task(job, cell, graded) | _about(kept.header) | {"rows": Path(job.rows(about)).name})
     return found
@@ -202,8 +202,7 @@ def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_prog
     """The judged rows of samples, by both conventions."""
     plain = ("number", "seed", "path_entropy")
     samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in kept]
-    progress = lambda done: on_progress(f"judging {name}", done, len(samples))  # noqa: E731
-    return judged(judge, samples, Rules("both"), path, progress)
+    return judged(judge, samples, Rules("both"), path, lambda done: on_progress(f"judging {name}", done, len(samples)))
 
 
 def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progress: Callable[[int, int], None]) -> None:
@@ -212,9 +211,8 @@ def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progres
     todo = [number for number in range(n) if number not in done]
     most = batch.size("sample", model.device, recipe.build_search().particles)
     size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
-    for begin in range(0, len(todo), size):
+    for some in batch.parts(todo, size):
         on_progress(len(kept.kept), n)
-        some = todo[begin : begin + size]
         results = decode_batch(model, [""] * len(some), recipe=recipe, seeds=[recipe.seed + number for number in some])
         kept.add(
             {

@@ -79,10 +79,9 @@ def _noised(
 ) -> tuple[State, Tensor, Tensor]:  # and [B, L] int64 each
     """The states; the true tokens; the place of each open position in the order in which masks come."""
     vocab, place = model.vocab, model.device
-    truth, attend = padded([text.tokens for text in texts], vocab.pad)
-    open, _ = padded([text.open for text in texts], False)
-    key = torch.tensor([dice.key(seed) for seed in keys])
-    truth, open, attend, key = (x.to(place) for x in (truth, open, attend, key))
+    truth, attend = (part.to(place) for part in padded([text.tokens for text in texts], vocab.pad))
+    open = padded([[int(free) for free in text.open] for text in texts], 0)[0].bool().to(place)
+    key = dice.keys(keys).to(place)
     state = begin(truth, open, attend, key, vocab, draws + 2)
     none = torch.zeros_like(state.key)[:, None]
     noise = dice.uniform(state.key[:, None], none, 0, state.columns, Purpose.NOISE)  # one order for all of a text

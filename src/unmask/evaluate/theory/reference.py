@@ -168,8 +168,8 @@ def _revealed(
     """The paths of a batch."""
     rows = [Canvas(text.canvas(model.vocab.mask), 0) for text in texts]
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
-    truth, _ = padded([text.tokens for text in texts], model.vocab.pad)
-    teacher = _Teacher(truth.to(state.tokens.device).repeat_interleave(draws, 0), torch.zeros(0))
+    truth = padded([text.tokens for text in texts], model.vocab.pad)[0].to(state.tokens.device)
+    teacher = _Teacher(truth.repeat_interleave(draws, 0), torch.zeros(0))
     loss, along = torch.zeros(len(state.tokens), dtype=torch.float64, device=state.tokens.device), []
     for moment in walk(denoiser, state, sampler, search, rules, teacher):
         new = moment.before != moment.state.tokens
