@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -140,6 +141,13 @@ def tail(state: State) -> Tensor:  # [B, L] bool
     hole = (state.writable & ~previous).long().cumsum(1)  # 1, 2, … from the left
     ends = torch.where(one_of(state.tokens, state.vocab.eos) & state.writable, hole, 0).cummax(1).values
     return state.writable & (torch.nn.functional.pad(ends, (1, 0))[:, :-1] == hole)
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:  # [B, L] int64, [B, L] bool
+    """Rows of any lengths, left-padded with `fill`, and where they are not padding."""
+    longest = max(map(len, rows))
+    tokens = torch.tensor([[fill] * (longest - len(row)) + list(row) for row in rows])
+    return tokens, torch.arange(longest) >= longest - torch.tensor([[len(row)] for row in rows])
 
 
 def begin(

@@ -18,10 +18,10 @@ from unmask.core import beliefs, dice
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
-from unmask.core.state import State, begin
+from unmask.core.state import State, begin, padded
 from unmask.errors import InputError, ModelError, SettingError
 from unmask.evaluate import batch
-from unmask.evaluate.theory.reference import Known, Progress, together
+from unmask.evaluate.theory.reference import Known, Progress
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,9 @@ def _noised(
 ) -> tuple[State, Tensor, Tensor]:  # and [B, L] int64 each
     """The states; the true tokens; the place of each open position in the order in which masks come."""
     vocab, place = model.vocab, model.device
-    truth = together([text.tokens for text in texts], vocab.pad).to(place)
-    open = together([[int(free) for free in text.open] for text in texts], 0).bool().to(place)
-    attend = together([[1] * len(text.tokens) for text in texts], 0).bool().to(place)
-    key = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in keys]).to(place)
+    truth, attend = (part.to(place) for part in padded([text.tokens for text in texts], vocab.pad))
+    open = padded([[int(free) for free in text.open] for text in texts], 0)[0].bool().to(place)
+    key = dice.keys(keys).to(place)
     state = begin(truth, open, attend, key, vocab, draws + 2)
     none = torch.zeros_like(state.key)[:, None]
     noise = dice.uniform(state.key[:, None], none, 0, state.columns, Purpose.NOISE)  # one order for all of a text

@@ -18,6 +18,7 @@ from unmask.core import step as engine
 from unmask.core.beliefs import Draw, Drawn
 from unmask.core.denoiser import Denoiser, Head
 from unmask.core.entropy import bits
+from unmask.core.state import padded
 from unmask.decoding.decode import Result, decode_batch, prepare
 from unmask.decoding.prompt import Canvas, Text, encode
 from unmask.decoding.recipe import Recipe
@@ -168,7 +169,7 @@ def _revealed(
     """The paths of a batch."""
     rows = [Canvas(text.canvas(model.vocab.mask), 0) for text in texts]
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
-    truth = together([text.tokens for text in texts], model.vocab.pad).to(state.tokens.device)
+    truth = padded([text.tokens for text in texts], model.vocab.pad)[0].to(state.tokens.device)
     teacher = _Teacher(truth.repeat_interleave(draws, 0), torch.zeros(0))
     loss, along = torch.zeros(len(state.tokens), dtype=torch.float64, device=state.tokens.device), []
     for moment in engine.walk(denoiser, state, sampler, search, rules, teacher):
@@ -182,12 +183,6 @@ def _revealed(
         for numbers in zip(entropies.tolist(), steps.tolist(), losses.tolist(), tally.evaluations.tolist(), strict=True)
     ]
     return [paths[place * draws : place * draws + draws] for place in range(len(texts))]
-
-
-def together(rows: Sequence[list[int]], fill: int) -> Tensor:  # [P, L] int64
-    """Rows of several lengths, left-padded as `prompt.start` does it."""
-    longest = max(map(len, rows))
-    return torch.tensor([[fill] * (longest - len(row)) + row for row in rows])
 
 
 # --- decoded paths ---------------------------------------------------------------------------------------------------
