@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from inspect import Parameter
+from inspect import Parameter, Signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -298,6 +298,13 @@ class Recipe:
     def load(cls, path: str | Path) -> Recipe:
         """From a .toml or .json file."""
         return cls.from_dict(read_settings(path))
+
+
+SHOWN = [
+    Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type) for one in fields(Recipe)
+]
+SHOWN[-1] = Parameter("settings", Parameter.VAR_KEYWORD)
+Recipe.__signature__ = Signature(SHOWN)  # type: ignore[attr-defined]  # help() and notebooks show the fields
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
