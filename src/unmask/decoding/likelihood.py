@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from unmask.core import dice
-from unmask.core.beliefs import weigh
+from unmask.core.beliefs import ask
 from unmask.core.denoiser import Denoiser
 from unmask.core.state import begin, padded
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
-from unmask.errors import ModelError
 
 DRAWS = 128  # of masks for each answer, as LLaDA's public evaluation has it
 
@@ -151,11 +150,8 @@ def _ask(denoiser: Denoiser, rows: Sequence[_Row]) -> list[tuple[float, float]]:
     keys = torch.zeros(len(rows), dtype=torch.int64, device=denoiser.device)
     state = begin(tokens.masked_fill(hidden, denoiser.vocab.mask), writable, attend, keys, denoiser.vocab, 1)
     state = state.replace(time=hidden.sum(1).double() / writable.sum(1))
-    found, _ = denoiser.look(state, torch.arange(len(rows), device=denoiser.device))
-    raw = weigh(found, denoiser.head, hidden, tokens)
-    if not bool((raw.normaliser.isfinite() | ~hidden).all()):
-        raise ModelError(f"{denoiser.name} gave logits that are no distribution", "check its weights, dtype and input")
-    log, entropy = raw.standing.double().sum(1), raw.entropy.double().sum(1) / hidden.sum(1)
+    found = ask(denoiser, state, torch.arange(len(rows), device=denoiser.device), hidden, tokens)
+    log, entropy = found.standing.double().sum(1), found.entropy.double().sum(1) / hidden.sum(1)
     return list(zip(log.tolist(), entropy.tolist(), strict=True))
 
 

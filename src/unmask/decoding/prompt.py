@@ -10,8 +10,8 @@ from typing import Any
 
 from unmask.core import dice
 from unmask.core.denoiser import Chats, Denoiser
+from unmask.core.sampler import Sampler
 from unmask.core.state import State, begin, padded
-from unmask.core.turn import Sampler
 from unmask.decoding.settings import DEFAULT_LENGTH
 from unmask.errors import InputError, SettingError, many
 from unmask.models import memory

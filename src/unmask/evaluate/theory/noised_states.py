@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.core import beliefs, dice
+from unmask.core import dice
+from unmask.core.beliefs import ask
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
 from unmask.core.state import State, begin, padded
-from unmask.errors import InputError, ModelError, SettingError
+from unmask.errors import InputError, SettingError
 from unmask.evaluate import batch
 from unmask.evaluate.theory.reference import Known, Progress
 
@@ -98,13 +99,10 @@ def _beliefs(model: Denoiser, state: State, truth: Tensor, watched: Tensor) -> t
     size = batch.size("known", model.device)
     found = []
     for rows in torch.split(torch.arange(len(truth), device=truth.device), size):
-        hidden, _ = model.look(state, rows)
         where = state.masked[rows]
-        raw = beliefs.weigh(hidden, model.head, where, truth[rows])
-        if not bool(raw.normaliser[where].isfinite().all()):
-            raise ModelError(f"{model.name} gave something that is no distribution", "its weights may be damaged")
-        here = raw.entropy.double().where(watched[rows], 0.0).sum(1)
-        found.append((state_entropy(raw.entropy, where), state_entropy(-raw.standing, where), here))
+        beliefs = ask(model, state, rows, where, truth[rows])
+        here = beliefs.entropy.double().where(watched[rows], 0.0).sum(1)
+        found.append((state_entropy(beliefs.entropy, where), state_entropy(-beliefs.standing, where), here))
     entropy, loss, one = (torch.cat(column) for column in zip(*found, strict=True))
     return entropy, loss, one
 
