@@ -182,3 +182,15 @@ def test_flags_traces_and_json(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     help = " ".join(capsys.readouterr().out.split())
     assert "--pace N a setting of shy [shy 2]" in help and "--bold" in help and "--apart X" in help
     assert main(["samplers", "shy"]) == 0 and "pace" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("registered")
+def test_rows_of_an_evaluation_are_resumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    board = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
+    (tmp_path / "boards.txt").write_text(f"{board}\n")
+    line = ["eval", "sudoku", "--data", str(tmp_path / "boards.txt"), "--rows", str(tmp_path / "rows.jsonl")]
+    for _ in range(2):
+        assert main([*line, "--sampler", "shy", "--pace", "4"]) == 0 and "4 steps" in capsys.readouterr().out
+    header, *rows = [json.loads(text) for text in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert header["recipe"] == {"sampler": "shy", "search": "vanilla", "pace": 4} and len(rows) == 1
+    assert main([*line, "--sampler", "shy", "--pace", "5"]) == 2 and "rows.jsonl" in capsys.readouterr().err

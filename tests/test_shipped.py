@@ -306,5 +306,4 @@ def test_a_command_runs_as_printed(table: str, capsys: pytest.CaptureFixture[str
 
 def test_the_file_travels_with_the_package() -> None:
     project = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
-    listed = '"decoding/*.toml", "evaluate/paper/*.toml", "models/weights/*/*", "report/web/*"'
-    assert f'[tool.setuptools.package-data]\nunmask = ["py.typed", {listed}]' in project
+    assert re.search(r'\[tool\.setuptools\.package-data\]\nunmask = \[.*"decoding/\*\.toml".*\]', project, re.DOTALL)

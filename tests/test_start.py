@@ -13,7 +13,7 @@ import pytest
 from unmask.cli import COMMANDS
 from unmask.cli.parser import HEADINGS
 
-DECODE = "core decoding models report samplers search"
+DECODE = "core decoding models samplers search"
 MEASURE = f"{DECODE} evaluate tasks"
 # The rooms that a command's flags and function may import, besides cli and errors.
 ROOMS = {
@@ -21,22 +21,22 @@ ROOMS = {
     "solve": MEASURE,
     "demo": MEASURE,
     "serve": DECODE,
-    "report": "core decoding models report search",
+    "report": f"{DECODE} report",
     "samplers": DECODE,
     "searches": DECODE,
     "models": "core decoding models",
     "recipes": DECODE,
     "eval": f"{MEASURE} train",
-    "compare": MEASURE,
+    "compare": "evaluate",
     "judge": "core models evaluate tasks",
     "paper": MEASURE,
-    "score": MEASURE,
-    "theory": MEASURE,
-    "calibrate": MEASURE,
-    "bench": MEASURE,
+    "score": f"{MEASURE} report",
+    "theory": f"{MEASURE} report",
+    "calibrate": f"{MEASURE} report",
+    "bench": f"{MEASURE} report",
     "lm-eval": "",
-    "train": f"{MEASURE} train",
-    "merge": f"{MEASURE} train",
+    "train": f"{MEASURE} report train",
+    "merge": f"{MEASURE} report train",
     "convert": "core decoding models",
     "check": "core decoding models",
     "fabricate": "core decoding models",

@@ -112,7 +112,7 @@ def test_ctrl_c_says_where_it_stopped(home, monkeypatch, capsys):
 
     monkeypatch.setattr(Grids, "batch", stopped)
     assert sudoku("new", *shape(), steps=5) == 130
-    assert capsys.readouterr().out == "stopped at step 3: the same command goes on\n"
+    assert capsys.readouterr().out == "stopped at step 3: the same command resumes it\n"
     assert load("new").network.shape.width == 32  # it is a model already
     monkeypatch.undo()
     monkeypatch.chdir(home)

@@ -387,7 +387,7 @@ def test_the_rate_rises_and_falls():
     [
         (["chess", "d", "--steps", "1"], "unknown task 'chess'"),
         (["sudoku", "d"], "training has no end"),
-        (["sudoku", "d", "--steps", "1", "--shape", "3"], "is no JSON object"),
+        (["sudoku", "d", "--steps", "1", "--shape", "3"], "is not a JSON object"),
         (["sudoku", "d", "--steps", "1", "--shape", '{"width": -3}'], "width is -3"),
         (["sudoku", "d", "--steps", "1", "--shape", '{"wdith": 3}'], "did you mean 'width'?"),
         (["sudoku", "d", "--steps", "1", "--shape", '{"vocabulary": 30}'], "unknown size 'vocabulary'"),

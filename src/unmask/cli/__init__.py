@@ -64,8 +64,8 @@ def _prepare() -> None:
 @contextmanager
 def _stops_at_once() -> Iterator[None]:
     """Ctrl-C ends the process: packages take seconds to import, and some of them swallow a KeyboardInterrupt."""
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
+    default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not default or threading.current_thread() is not threading.main_thread():
         yield
         return
     signal.signal(signal.SIGINT, _stop)

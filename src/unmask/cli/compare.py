@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unmask.cli import show
+from unmask.cli.parser import flag
 from unmask.evaluate import compare
 
 
@@ -60,4 +61,4 @@ def _ratio(run: Mapping[str, Any], name: str, digits: int) -> str:
 def add_compare(parser: ArgumentParser) -> None:
     about = "what `unmask eval TASK --rows FILE` wrote; all are compared with the first"
     parser.add_argument("files", nargs="+", metavar="ROWS", help=about)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    flag(parser, "--json", "print one JSON object")

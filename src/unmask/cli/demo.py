@@ -22,6 +22,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from unmask.cli import show
+from unmask.cli.parser import flag
 from unmask.decoding import trace as traces
 from unmask.decoding.decode import Result, decode
 from unmask.decoding.recipe import Recipe
@@ -68,8 +69,8 @@ def run_demo(args: Namespace) -> None:
 
 
 def add_demo(parser: ArgumentParser) -> None:
-    parser.add_argument("--puzzles", type=int, default=PUZZLES, metavar="N", help=f"how many to solve [{PUZZLES}]")
-    parser.add_argument("--trace", default=TRACE, metavar="FILE", help=f"where one path is written [{TRACE}]")
+    flag(parser, "--puzzles N", f"how many to solve [{PUZZLES}]", PUZZLES)
+    flag(parser, "--trace FILE", f"where one path is written [{TRACE}]", TRACE)
 
 
 def run(count: int = PUZZLES, trace: str | Path = TRACE) -> None:
@@ -185,7 +186,7 @@ def _cells(canvas: Sequence[int], mask: int) -> Board:
 
 
 def play(puzzle: Board, path: Sequence[Frame]) -> None:
-    """Fill the board in, step by step; where standard output is no terminal, print three boards of the path."""
+    """Fill the board in, step by step; without a terminal, print three boards of the path."""
     console, last = show.console(), len(path) - 1
     pictures = [_picture(puzzle, path, number) for number in range(len(path))]
     console.print(f"Puzzle 1 by {SHOWN}: the path it chose")
@@ -203,15 +204,15 @@ def play(puzzle: Board, path: Sequence[Frame]) -> None:
 
 
 def _picture(puzzle: Board, path: Sequence[Frame], number: int) -> Group:
-    """The board after so many steps, and what is known about it."""
+    """The board after `number` steps, with its state entropy or verdict."""
     frame, before = path[number], path[max(0, number - 1)]
     board = show.painted(frame.cells, clues=puzzle, before=before.cells)
     if frame.entropy is None:
         wrong = sudoku.clash(frame.cells)
-        said = "solved" if wrong is None else f"wrong: {wrong}"
+        about = "solved" if wrong is None else f"wrong: {wrong}"
     else:
-        said = f"h = {frame.entropy:.3f} bits"
-    return Group(board, Text(f"step {number} of {len(path) - 1}, {frame.cells.count(0)} masked\n{said}"))
+        about = f"h = {frame.entropy:.3f} bits"
+    return Group(board, Text(f"step {number} of {len(path) - 1}, {frame.cells.count(0)} masked\n{about}"))
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------

@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from unmask.cli import flags, models, show
 from unmask.cli.compare import share
-from unmask.cli.parser import refuse
+from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, unknown
 from unmask.evaluate import rows
+from unmask.evaluate.compare import summary
 from unmask.evaluate.header import header, sha256
-from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift, summary
+from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift
 from unmask.models import fingerprint
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
@@ -172,7 +173,7 @@ def _eval_text(args: Namespace) -> None:
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
         last = time.perf_counter()
 
-        def tell(begin: int, nats: NDArray[np.float64]) -> None:
+        def on_batch(begin: int, nats: NDArray[np.float64]) -> None:
             nonlocal last
             share, last = (time.perf_counter() - last) / len(nats), time.perf_counter()
             new = [(number, value) for number, value in enumerate(nats.tolist(), begin) if number not in known]
@@ -182,7 +183,7 @@ def _eval_text(args: Namespace) -> None:
             )
             bar.update(task, completed=begin + len(nats))
 
-        each = text.nelbo(model.network, windows, on_batch=tell, known=known)
+        each = text.nelbo(model.network, windows, on_batch=on_batch, known=known)
     middle, low, high = text.bits_per_byte(each, sizes)
     found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
     seconds = sum(row["seconds"] for row in kept.kept)
@@ -223,19 +224,16 @@ def add_eval(parser: ArgumentParser) -> None:
     parser.epilog = f"{LISTED}\n\n{parser.epilog}"
     parser.add_argument("task", metavar="TASK", help="a name of the list below")
     about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
-    parser.add_argument("--data", metavar="FILE", help=about)
-    parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from: gsm8k's training file")
-    few = "only the first N questions, or windows of text (a CPU reads about one a second) [all]"
-    parser.add_argument("--limit", type=int, metavar="N", help=few)
-    about = "write every answer to this file (JSONL); the same command resumes a run"
-    parser.add_argument("--rows", metavar="FILE", help=about)
-    parser.add_argument("--batch", type=int, metavar="N", help="questions decoded at a time; a row comes out the same")
+    flag(parser, "--data FILE", about)
+    flag(parser, "--shots FILE", "questions to draw worked examples from: gsm8k's training file")
+    flag(parser, "--limit N", "only the first N questions, or windows of text (a CPU reads about one a second) [all]")
+    flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
+    flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
     parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
-    about = "run programs that models write even where the kernel cannot confine them"
-    parser.add_argument("--insist", action="store_true", help=about)
-    parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    flag(parser, "--insist", "run programs that models write even where the kernel cannot confine them")
+    flag(parser, "--recipe NAME", "settings from `unmask recipes`, or a .toml or .json file")
+    flag(parser, "--json", "print one JSON object")
     models.add_model(parser, "for sudoku, countdown and text the bundled one")
     models.add_running(parser)
     flags.add(parser)

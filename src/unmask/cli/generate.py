@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unmask.cli import flags, models, show
+from unmask.cli.parser import flag
 from unmask.decoding.background import count
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.named_recipes import RECIPES
@@ -99,14 +100,13 @@ def add_generate(parser: ArgumentParser) -> None:
     parser.set_defaults(too_many=_too_many)
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to continue; - reads standard input")
     about = "text with masks instead of a prompt, like 'The[MASK*2] of Vienna'; - reads standard input"
-    parser.add_argument("--canvas", metavar="TEXT", help=about)
-    about = "a prompt on each line, decoded together; - reads standard input"
-    parser.add_argument("--prompts", metavar="FILE", help=about)
-    parser.add_argument("--chat", action="store_true", help="the prompt is a question: apply the chat template")
-    parser.add_argument("--system", metavar="TEXT", help="with --chat: the system message")
-    parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each prompt")
-    parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
+    flag(parser, "--canvas TEXT", about)
+    flag(parser, "--prompts FILE", "a prompt on each line, decoded together; - reads standard input")
+    flag(parser, "--chat", "the prompt is a question: apply the chat template")
+    flag(parser, "--system TEXT", "with --chat: the system message")
+    flag(parser, "--recipe NAME", "settings from `unmask recipes`, or a .toml or .json file")
+    flag(parser, "--json", "print one JSON object for each prompt")
+    flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     models.add_model(parser, DEFAULT)
     models.add_running(parser)
     flags.add(parser)
@@ -143,7 +143,7 @@ def run_frequencies(args: Namespace) -> None:
 def add_frequencies(parser: ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="TEXTFILE", help="UTF-8; each line is a text of its own")
     parser.add_argument("--model", required=True, metavar="NAME", help="whose tokens are counted; no weights are read")
-    parser.add_argument("--tokenizer", metavar="NAME", help="directory or hub id of another tokenizer")
-    parser.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
-    parser.add_argument("--fields", metavar="NAMES", help="lines are JSON objects: the text is in these fields")
+    flag(parser, "--tokenizer NAME", "directory or hub id of another tokenizer")
+    flag(parser, "--revision NAME", "branch, tag or commit of a hub id")
+    flag(parser, "--fields NAMES", "lines are JSON objects: the text is in these fields")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="where to write the table")

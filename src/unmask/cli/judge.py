@@ -10,7 +10,7 @@ from typing import Any
 
 from unmask._version import __version__
 from unmask.cli import show
-from unmask.cli.parser import refuse
+from unmask.cli.parser import flag, refuse
 from unmask.errors import InputError
 from unmask.evaluate.judge import (
     CONVENTIONS,
@@ -95,12 +95,12 @@ def _limit(args: Namespace) -> int | None:
 
 def _check_fields(samples: list[Sample], args: Namespace) -> None:
     """Refuse a field that is to part rows, and that some of them lack."""
-    for flag in ("by", "group"):
-        name = getattr(args, flag)
+    for option in ("by", "group"):
+        name = getattr(args, option)
         lost = None if name is None else next((sample for sample in samples if name not in sample.about), None)
         if lost is not None:
             known = ", ".join(lost.about) or "none"
-            raise InputError(f"{lost.place} has no plain field {name!r} for --{flag}", f"its fields: {known}")
+            raise InputError(f"{lost.place} has no plain field {name!r} for --{option}", f"its fields: {known}")
 
 
 def _load(args: Namespace) -> Judge:
@@ -179,37 +179,28 @@ def add_judge(parser: ArgumentParser) -> None:
     add = parser.add_argument
     about = ".json or .jsonl: a text in each line's field; others: one text each; - reads JSON lines"
     add("files", nargs="*", metavar="FILE", help=about)
-    add("--field", metavar="NAME", help="of JSON lines: where the text is [text]")
-    add("--lines", action="store_true", help="other files: each line is a text")
-    add("--limit", type=int, metavar="N", help="only the first N texts")
-    add(
-        "--rows",
-        metavar="FILE",
-        help="a row for each judged text (JSONL); the same command resumes from there",
-    )
-    add("--by", metavar="FIELD", help="figures apart for each value of this field")
+    flag(parser, "--field NAME", "of JSON lines: where the text is [text]")
+    flag(parser, "--lines", "other files: each line is a text")
+    flag(parser, "--limit N", "only the first N texts")
+    flag(parser, "--rows FILE", "a row for each judged text (JSONL); the same command resumes from there")
+    flag(parser, "--by FIELD", "figures apart for each value of this field")
     about = "rows with the same value are not independent: intervals are over groups [group or seed, if there]"
-    add("--group", metavar="FIELD", help=about)
-    add("--json", action="store_true", help="print one JSON object")
+    flag(parser, "--group FIELD", about)
+    flag(parser, "--json", "print one JSON object")
     group = parser.add_argument_group("how it is judged")
     about = "sample: ln PPL of each text; mdlm: MDLM's generative perplexity; both cost twice as much [sample]"
     group.add_argument("--convention", default="sample", choices=CONVENTIONS, help=about)
-    about = f"of mdlm: tokens of a text that are read, at most [{LENGTH}]"
-    group.add_argument("--length", type=int, metavar="N", help=about)
-    about = "of sample: how far windows of long texts move on [half the judge's context]"
-    group.add_argument("--stride", type=int, metavar="N", help=about)
-    group.add_argument("--start", metavar="TOKEN", help="the token that texts are read after [<|endoftext|>, else BOS]")
-    about = "tokens read together: bounds memory [2048; 16384 on a GPU]"
-    group.add_argument("--batch", type=int, metavar="N", help=about)
+    flag(group, "--length N", f"of mdlm: tokens of a text that are read, at most [{LENGTH}]")
+    flag(group, "--stride N", "of sample: how far windows of long texts move on [half the judge's context]")
+    flag(group, "--start TOKEN", "the token that texts are read after [<|endoftext|>, else BOS]")
+    flag(group, "--batch N", "tokens read together: bounds memory [2048; 16384 on a GPU]")
     group = parser.add_argument_group("the judge")
     about = f"a directory, a hub id like openai-community/gpt2-large, a .gguf file, or {DEFAULT} [{DEFAULT}]"
-    group.add_argument("--judge", default=DEFAULT, metavar="NAME", help=about)
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
-    about = f"{', '.join(DTYPES)} [float32; on a GPU the checkpoint's own]"
-    group.add_argument("--dtype", metavar="NAME", help=about)
-    group.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
-    about = "run the checkpoint's own Python code, with your rights"
-    group.add_argument("--trust-remote-code", action="store_true", help=about)
-    group.add_argument("--export", metavar="DIR", help="judge nothing: write the judge there as safetensors in parts")
+    flag(group, "--judge NAME", about, DEFAULT)
+    flag(group, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
+    flag(group, "--dtype NAME", f"{', '.join(DTYPES)} [float32; on a GPU the checkpoint's own]")
+    flag(group, "--revision NAME", "branch, tag or commit of a hub id")
+    flag(group, "--trust-remote-code", "run the checkpoint's own Python code, with your rights")
+    flag(group, "--export DIR", "judge nothing: write the judge there as safetensors in parts")
     group.add_argument("--bits", type=int, choices=(16, 8), help="of --export: float16, or int8 for half the size [16]")
     group.add_argument("--part", type=int, metavar="MIB", help=f"of --export: the most that a file may have [{PART}]")

@@ -6,6 +6,7 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from unmask.cli import show
+from unmask.cli.parser import flag
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.settings import describe
 from unmask.errors import unknown
@@ -39,7 +40,7 @@ def run_recipes(args: Namespace) -> None:
 
 def add_samplers(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    flag(parser, "--json", "print JSON")
 
 
 add_searches = add_recipes = add_samplers

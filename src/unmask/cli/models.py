@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from unmask.cli import show
-from unmask.cli.parser import refuse
+from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.settings import describe
 from unmask.models import FAMILIES, MODELS, Denoiser, load, memory
@@ -34,24 +34,23 @@ def add_model(parser: ArgumentParser, default: str | None = None) -> None:
         about = f"a name of `unmask models`, a directory with a checkpoint, or a hub id [{default}]"
         parser.add_argument("--model", metavar="NAME", help=about)
     group = parser.add_argument_group("loading a model")
-    group.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda or cuda:1 [cpu]")
-    group.add_argument("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)}; by default the checkpoint's own")
+    flag(group, "--device NAME", "cpu, or a GPU like cuda or cuda:1 [cpu]", "cpu")
+    flag(group, "--dtype NAME", f"{', '.join(DTYPES)}; by default the checkpoint's own")
     group.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where the checkpoint does not say it")
-    group.add_argument("--tokenizer", metavar="NAME", help="directory or hub id with the tokenizer, if not its own")
-    group.add_argument("--revision", metavar="NAME", help="branch, tag or commit of a hub id")
-    group.add_argument(
+    flag(group, "--tokenizer NAME", "directory or hub id with the tokenizer, if not its own")
+    flag(group, "--revision NAME", "branch, tag or commit of a hub id")
+    flag(
+        group,
         "--trust-remote-code",
-        action="store_true",
-        help="run the checkpoint's own Python code, with your rights, for layouts that unmask does not know",
+        "run the checkpoint's own Python code, with your rights, where unmask lacks its layout",
     )
-    group.add_argument("--shift", action="store_true", help="with remote code: output i belongs to token i + 1")
+    flag(group, "--shift", "with remote code: output i belongs to token i + 1")
 
 
 def add_running(parser: ArgumentParser) -> None:
     """The flags that say how its network is run."""
-    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
-    about = "compile the network first: takes a minute, pays in long runs on a GPU"
-    parser.add_argument("--compile", action="store_true", help=about)
+    flag(parser, "--max-rows N", "rows through the network at a time: bounds memory")
+    flag(parser, "--compile", "compile the network first: takes a minute, pays in long runs on a GPU")
 
 
 def load_model(args: Namespace, name: str) -> Denoiser:
@@ -134,7 +133,7 @@ def facts(model: Denoiser) -> dict[str, Any]:
 
 def add_models(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    flag(parser, "--json", "print JSON")
     add_model(parser)
 
 
@@ -150,8 +149,8 @@ def run_check(args: Namespace) -> int:
 
 def add_check(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="MODEL", help="a name, directory or hub id; exit status 1: a law is broken")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random canvases [0]")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    flag(parser, "--seed N", "of the random canvases [0]", 0)
+    flag(parser, "--json", "print JSON")
     add_model(parser)
 
 
@@ -173,8 +172,8 @@ def run_fabricate(args: Namespace) -> None:
 def add_fabricate(parser: ArgumentParser) -> None:
     parser.add_argument("family", metavar="FAMILY", help=", ".join(f"{f.name} ({f.about})" for f in FAMILIES.values()))
     parser.add_argument("directory", metavar="DIR", help="a new directory")
-    parser.add_argument("--size", default="tiny", metavar="NAME", help=f"{' or '.join(SIZES)} [tiny]")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="equal seeds give equal weights [0]")
+    flag(parser, "--size NAME", f"{' or '.join(SIZES)} [tiny]", "tiny")
+    flag(parser, "--seed N", "equal seeds give equal weights [0]", 0)
 
 
 def run_convert(args: Namespace) -> None:
@@ -196,7 +195,7 @@ def run_convert(args: Namespace) -> None:
 def add_convert(parser: ArgumentParser) -> None:
     parser.add_argument("checkpoint", metavar="CKPT", help="a file that Lightning wrote, with training code of MDLM")
     parser.add_argument("directory", metavar="DIR", help="a new directory")
-    parser.add_argument("--plain", action="store_true", help="the last weights instead of their moving average (EMA)")
-    parser.add_argument("--length", type=int, default=1024, metavar="N", help="longest canvas it was trained on [1024]")
-    parser.add_argument("--time-conditioning", action="store_true", help="it was trained with its time input")
+    flag(parser, "--plain", "the last weights instead of their moving average (EMA)")
+    flag(parser, "--length N", "longest canvas it was trained on [1024]", 1024)
+    flag(parser, "--time-conditioning", "it was trained with its time input")
     parser.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where it is not the last one")

@@ -12,7 +12,7 @@ from typing import Any
 from rich.progress import Progress
 
 from unmask.cli import show
-from unmask.cli.parser import refuse
+from unmask.cli.parser import flag, refuse
 from unmask.errors import InputError, unknown
 from unmask.evaluate.judge import DEFAULT, load_judge
 from unmask.evaluate.paper import EXPERIMENTS, Experiment, Place
@@ -21,17 +21,7 @@ from unmask.evaluate.paper.output import draw, markdown
 from unmask.models.files.checkpoint import DTYPES
 
 OUT = "runs/paper"
-FLAGS = (
-    "on",
-    "limit",
-    "model",
-    "data",
-    "shots",
-    "judge_device",
-    "no_pictures",
-    "dtype",
-    "compile",
-)  # that need an experiment
+FLAGS = "on limit model data shots judge_device no_pictures dtype compile".split()  # that need an experiment
 
 
 def run_paper(args: Namespace) -> None:
@@ -116,7 +106,7 @@ def _command(args: Namespace, place: Place) -> str:
 
 def _list(args: Namespace) -> None:
     if args.json:
-        said = {
+        listed = {
             one.name: {
                 "title": one.title,
                 "where": one.where,
@@ -126,7 +116,7 @@ def _list(args: Namespace) -> None:
             }
             for one in EXPERIMENTS.values()
         }
-        print(json.dumps(said))
+        print(json.dumps(listed))
         return
     made = show.grid("experiment", "what", "the paper", "cells", "on", right=("cells",))
     for one in EXPERIMENTS.values():
@@ -136,19 +126,19 @@ def _list(args: Namespace) -> None:
 
 def add_paper(parser: ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; without one they are listed")
-    parser.add_argument("--on", metavar="PLACE", help="model and task, as listed [all of the bundled models]")
-    parser.add_argument("--out", default=OUT, metavar="DIR", help=f"for rows, tables and pictures [{OUT}]")
-    parser.add_argument("--limit", type=int, metavar="N", help="questions or samples of a cell [as planned]")
-    parser.add_argument("--model", metavar="NAME", help="a directory or hub id instead of the place's model")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
-    parser.add_argument("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)} [the model's own]")
-    parser.add_argument("--compile", action="store_true", help="compile the network: pays for many cells on a GPU")
-    parser.add_argument("--data", metavar="FILE", help="the questions; puzzles of the bundled models are made")
-    parser.add_argument("--shots", metavar="FILE", help="questions to draw worked examples from")
+    flag(parser, "--on PLACE", "model and task, as listed [all of the bundled models]")
+    flag(parser, "--out DIR", f"for rows, tables and pictures [{OUT}]", OUT)
+    flag(parser, "--limit N", "questions or samples of a cell [as planned]")
+    flag(parser, "--model NAME", "a directory or hub id instead of the place's model")
+    flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
+    flag(parser, "--dtype NAME", f"{', '.join(DTYPES)} [the model's own]")
+    flag(parser, "--compile", "compile the network: pays for many cells on a GPU")
+    flag(parser, "--data FILE", "the questions; puzzles of the bundled models are made")
+    flag(parser, "--shots FILE", "questions to draw worked examples from")
     about = "counts of the model's tokens, which PC-Sampler needs; `unmask frequencies` makes them"
-    parser.add_argument("--background", metavar="FILE", help=about)
+    flag(parser, "--background FILE", about)
     about = f"the judge of texts: a name, directory or hub id; none: only sample [{DEFAULT}]"
-    parser.add_argument("--judge", default=DEFAULT, metavar="NAME", help=about)
-    parser.add_argument("--judge-device", metavar="NAME", help="where the judge runs [the same device]")
-    parser.add_argument("--no-pictures", action="store_true", help="do without matplotlib")
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each place")
+    flag(parser, "--judge NAME", about, DEFAULT)
+    flag(parser, "--judge-device NAME", "where the judge runs [the same device]")
+    flag(parser, "--no-pictures", "do without matplotlib")
+    flag(parser, "--json", "print one JSON object for each place")

@@ -6,7 +6,7 @@ A command's module is imported when that command is given; it holds `run_NAME(ar
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _ActionsContainer
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
@@ -307,3 +307,14 @@ def refuse(args: Namespace, names: Iterable[str], where: str, hint: str = "leave
     for name in names:
         if getattr(args, name) not in (None, False, "cpu"):  # what a flag holds that was not given
             raise InputError(f"--{name.replace('_', '-')} has no effect on {where}", hint)
+
+
+def flag(parser: _ActionsContainer, spec: str, help: str, default: object = None) -> None:
+    """One flag: `--json` has no value, that of `--limit N` is an int, of `--rate X` a float, of others a text."""
+    *names, last = spec.split(", ")
+    name, _, metavar = last.partition(" ")
+    if metavar:
+        kind = {"N": int, "X": float}.get(metavar, str)
+        parser.add_argument(*names, name, type=kind, default=default, metavar=metavar, help=help)
+    else:
+        parser.add_argument(*names, name, action="store_true", help=help)

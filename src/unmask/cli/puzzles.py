@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from unmask.cli import show
-from unmask.cli.parser import refuse
+from unmask.cli.parser import flag, refuse
 from unmask.errors import InputError, unknown
 from unmask.tasks.puzzles import countdown, held_out
 
@@ -67,15 +67,12 @@ BOUNDS = {"count": (1, 10**7), "clues": (17, 81), "numbers": (countdown.LEAST, c
 
 def add_puzzles(parser: ArgumentParser) -> None:
     parser.add_argument("task", metavar="TASK", help=" or ".join(KINDS))
-    parser.add_argument("--count", type=int, default=100, metavar="N", help="how many [100]")
-    about = "sudoku: as few as that, where one solution is left [28]"
-    parser.add_argument("--clues", type=int, metavar="N", help=about)
-    parser.add_argument("--numbers", type=int, metavar="N", help="countdown: of each problem, 3 to 5 [4]")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="equal seeds and counts give equal puzzles [0]"
-    )
-    parser.add_argument("--answers", action="store_true", help="sudoku: the solution after each, for `train --corpus`")
+    flag(parser, "--count N", "how many [100]", 100)
+    flag(parser, "--clues N", "sudoku: as few as that, where one solution is left [28]")
+    flag(parser, "--numbers N", "countdown: of each problem, 3 to 5 [4]")
+    flag(parser, "--seed N", "equal seeds and counts give equal puzzles [0]", 0)
+    flag(parser, "--answers", "sudoku: the solution after each, for `train --corpus`")
     about = "sudoku: only those of them that single candidates do not solve, with what these give filled in as clues"
-    parser.add_argument("--hard", action="store_true", help=about)
-    parser.add_argument("--solved", action="store_true", help="full rows as the model reads them, for `frequencies`")
-    parser.add_argument("-o", "--output", metavar="FILE", help="instead of printing them")
+    flag(parser, "--hard", about)
+    flag(parser, "--solved", "full rows as the model reads them, for `frequencies`")
+    flag(parser, "-o, --output FILE", "instead of printing them")

@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from unmask.cli.parser import flag
 from unmask.core.denoiser import Tokenizer
 from unmask.decoding import trace as traces
 from unmask.decoding.trace import Event
@@ -52,8 +53,6 @@ def _tokenizer(events: list[Event], name: str | None) -> Tokenizer | None:
 
 def add_report(parser: ArgumentParser) -> None:
     parser.add_argument("trace", metavar="TRACE", help="a file that --trace wrote")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="where the page goes, - for standard output [the trace's name, as .html]"
-    )
+    flag(parser, "-o, --output FILE", "where the page goes, - for standard output [the trace's name, as .html]")
     about = "whose tokens an older trace holds, which has no strings of its own [the bundled model that it names]"
-    parser.add_argument("--model", metavar="NAME", help=about)
+    flag(parser, "--model NAME", about)

@@ -7,28 +7,24 @@ import sys
 import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from unmask.cli import flags
 from unmask.cli.models import add_model, as_run, load_model
+from unmask.cli.parser import flag
 from unmask.errors import InputError
 from unmask.models import BUNDLED, Denoiser
+from unmask.server.limits import Limits
 
 TOKEN = "UNMASK_TOKEN"
 # flag: (field of Limits, default, help)
-LIMITS: dict[str, tuple[str, float, str]] = {
-    "--max-body": ("body", 1 << 20, "bytes of a request"),
-    "--max-length": ("length", 4096, "positions of prompt and answer together"),
-    "--max-cells": ("cells", 1 << 16, "choices × particles × positions, of a request and of a batch"),
-    "--max-choices": ("choices", 128, "n × prompts of a request"),
-    "--max-queue": ("queue", 256, "choices that wait; more are answered with 429"),
-    "--max-batch": ("batch", 64, "choices that are decoded together"),
-    "--timeout": ("seconds", 120.0, "seconds from a request to its answer; then 408"),
-    "--grace": ("grace", 10.0, "seconds for what is under way after Ctrl-C"),
+LIMITS: dict[str, tuple[str, Any, str]] = {
+    one.metadata["flag"]: (one.name, one.default, one.metadata["help"]) for one in fields(Limits)
 }
 
 # help of settings that read otherwise here: each is what holds where a request says nothing
-SAID = {
+HELP = {
     "seed": "of every request that names none; by default a random one for each, which its answer tells",
     "temperature": "of the tokens; 0 takes the most probable one [1]",
 }
@@ -37,14 +33,13 @@ SAID = {
 def run_serve(args: Namespace) -> None:
     """Serve models over HTTP."""
     try:
-        from unmask.server.limits import Limits  # fastapi and uvicorn are optional
-        from unmask.server.request import ServeConfig
+        from unmask.server.request import ServeConfig  # fastapi and uvicorn are optional
         from unmask.server.run import Server, serve
     except ModuleNotFoundError as error:
         if str(error.name).startswith("unmask"):
             raise
         raise InputError(f"serving needs {error.name}", "pip install 'unmask[serve]'") from None
-    usual = flags.to_settings(args, {"temperature": 1.0})
+    defaults = flags.to_settings(args, {"temperature": 1.0})
     flags.to_recipe(args, {"temperature": 1.0})  # refuses what goes with nothing
     names = list(dict.fromkeys(args.model or BUNDLED))
     token = _token(args.token)
@@ -52,8 +47,10 @@ def run_serve(args: Namespace) -> None:
         raise InputError(f"--seconds is {args.seconds:g}", "it must be more than 0; leave it out to serve until Ctrl-C")
     given = {field: getattr(args, f"limit_{field}") for field, _, _ in LIMITS.values()}
     limits = Limits(**given)
-    config = ServeConfig({name: as_run(args, load_model(args, name)) for name in names}, usual, limits, args.plain_chat)
-    _check_length(usual, config.models.values())
+    config = ServeConfig(
+        {name: as_run(args, load_model(args, name)) for name in names}, defaults, limits, args.plain_chat
+    )
+    _check_length(defaults, config.models.values())
     threads: list[threading.Thread] = []
 
     def ready(url: str, server: Server) -> None:
@@ -79,9 +76,9 @@ def _token(given: str | None) -> str | None:
     return token
 
 
-def _check_length(usual: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
-    """Refuse a usual length that no model takes: every request that names none would fail."""
-    length, limits = usual.get("length"), [model.limit for model in models]
+def _check_length(defaults: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
+    """Refuse a default length that no model takes: every request without a length would fail."""
+    length, limits = defaults.get("length"), [model.limit for model in models]
     known = [limit for limit in limits if limit is not None]
     if length is not None and len(known) == len(limits) and length > max(known):
         raise InputError(f"--length is {length:,}", f"the models that are served allow {max(known):,} positions")
@@ -90,24 +87,22 @@ def _check_length(usual: Mapping[str, Any], models: Iterable[Denoiser]) -> None:
 def add_serve(parser: ArgumentParser) -> None:
     about = f"a name of `unmask models`, a directory or a hub id; several times for several [{', '.join(BUNDLED)}]"
     parser.add_argument("--model", action="append", metavar="NAME", help=about)
-    parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="where to listen [127.0.0.1: only here]")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes a free one [8000]")
-    parser.add_argument("--token", metavar="TEXT", help=f"that clients must send as api_key; better in ${TOKEN}")
-    parser.add_argument("--plain-chat", action="store_true", help="models without a chat template: messages as text")
-    parser.add_argument("--seconds", type=float, metavar="X", help="stop by itself after so long")
-    parser.add_argument(
-        "--recipe", metavar="NAME", help="what is usual: from `unmask recipes`, or a .toml or .json file"
-    )
-    parser.add_argument("--max-rows", type=int, metavar="N", help="rows through the network at a time: bounds memory")
-    parser.add_argument("--compile", action="store_true", help="compile the networks first")
+    flag(parser, "--host NAME", "where to listen [127.0.0.1: only here]", "127.0.0.1")
+    flag(parser, "--port N", "0 takes a free one [8000]", 8000)
+    flag(parser, "--token TEXT", f"that clients must send as api_key; better in ${TOKEN}")
+    flag(parser, "--plain-chat", "models without a chat template: messages as text")
+    flag(parser, "--seconds X", "stop by itself after so long")
+    flag(parser, "--recipe NAME", "default settings: from `unmask recipes`, or a .toml or .json file")
+    flag(parser, "--max-rows N", "rows through the network at a time: bounds memory")
+    flag(parser, "--compile", "compile the networks first")
     group = parser.add_argument_group("limits")
-    for flag, (name, default, text) in LIMITS.items():
+    for option, (name, default, text) in LIMITS.items():
         kind = float if isinstance(default, float) else int
         group.add_argument(
-            flag, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{_plain(default)}]"
+            option, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{_plain(default)}]"
         )
     add_model(parser)
-    flags.add(parser, help=SAID)
+    flags.add(parser, help=HELP)
 
 
 def _plain(value: float) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # a command that only prints a table loads no model and no to
 
 
 def console() -> Console:
-    """Standard output, taken as it is: no markup, and room for tables when it is no terminal."""
+    """Standard output without markup, and with room for tables when it is not a terminal."""
     width = None if sys.stdout.isatty() else 120
     return Console(markup=False, emoji=False, highlight=False, width=width)
 
@@ -206,18 +206,18 @@ def progress() -> Progress:
 
 
 def milestone(line: str) -> None:
-    """A line on standard error, only where that is no terminal and shows no bar."""
+    """A line on standard error, unless that is a terminal, which shows a bar."""
     if not sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def training() -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A teller that shows how training goes: a bar where there is a terminal, a line for each validation."""
+    """A callback that shows training: a bar on a terminal, and a line for each validation."""
     with progress() as bar:
         task = bar.add_task("step 0", total=1.0)
 
-        def tell(event: dict[str, Any]) -> None:
+        def on_event(event: dict[str, Any]) -> None:
             if event["event"] == "step":
                 about = f"step {event['step']}, loss {event['loss']:.4f}"
                 bar.update(task, completed=event["progress"], description=about)
@@ -225,7 +225,7 @@ def training() -> Iterator[Callable[[dict[str, Any]], None]]:
                 line = ", ".join(f"{name} {_short(value)}" for name, value in event.items() if name != "event")
                 bar.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
-        yield tell
+        yield on_event
 
 
 def _short(value: object) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from unmask.cli import flags, show
+from unmask.cli.parser import flag
 from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError, UnmaskError
 from unmask.evaluate.run import suits
@@ -38,13 +39,13 @@ def run_solve(args: Namespace) -> int:
     answer = kind.answer(found.tokens)
     wrong = kind.fault(answer, puzzle)
     if args.json:
-        said = {
+        graded = {
             "puzzle": sudoku.write(puzzle) if name == "sudoku" else str(puzzle),
             "answer": answer,
             "strict": wrong is None,
             "fault": wrong,
         }
-        print(json.dumps({**said, "strange": strange, **found.to_dict()}))
+        print(json.dumps({**graded, "strange": strange, **found.to_dict()}))
     else:
         print(show.board(list(map(int, answer))) if name == "sudoku" else answer)
         solved = "solved, as one of several solutions" if strange == sudoku.SEVERAL else "solved"
@@ -105,9 +106,9 @@ def add_solve(parser: ArgumentParser) -> None:
     about = "a Sudoku of 81 characters, . or 0 for a blank; a countdown, target last; a file; - reads standard input"
     parser.add_argument("puzzle", metavar="PUZZLE", help=about)
     parser.set_defaults(too_many=too_many)
-    parser.add_argument("--model", metavar="NAME", help="a directory with a model of your own instead")
-    parser.add_argument("--device", default="cpu", metavar="NAME", help="cpu, or a GPU like cuda [cpu]")
-    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--trace", metavar="FILE", help="write every step to this file (JSONL)")
+    flag(parser, "--model NAME", "a directory with a model of your own instead")
+    flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
+    flag(parser, "--recipe NAME", "settings from a .toml or .json file")
+    flag(parser, "--json", "print one JSON object")
+    flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     flags.add(parser)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unmask._version import __version__
 from unmask.cli import flags, models, show
-from unmask.cli.parser import refuse
+from unmask.cli.parser import flag, refuse
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
 from unmask.errors import InputError, unknown
@@ -240,17 +240,16 @@ def _rest(found: Figures) -> list[str]:
 
 def add_bench(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="WHAT", help=" or ".join(BENCHES))
-    parser.add_argument("--size", metavar="NAME", help=f"random weights instead of a model: {', '.join(SIZES)}")
-    about = "given positions, of random tokens [0; llada: 256; tiny: 8]"
-    parser.add_argument("--prompt", type=int, metavar="N", help=about)
+    flag(parser, "--size NAME", f"random weights instead of a model: {', '.join(SIZES)}")
+    flag(parser, "--prompt N", "given positions, of random tokens [0; llada: 256; tiny: 8]")
     about = "compile the network that unmask is compared with, where that can be done [yes]"
     parser.add_argument("--compile", action=BooleanOptionalAction, default=True, help=about)
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="rounds, of which the median counts [3]")
-    parser.add_argument("--against", metavar="SEARCH", help="another search to time beside it, with as many particles")
+    flag(parser, "--repeat N", "rounds, of which the median counts [3]", 3)
+    flag(parser, "--against SEARCH", "another search to time beside it, with as many particles")
     about = "measure along these values too, like particles=1,2,4 or length=64,128 or steps=8,16; several times"
     parser.add_argument("--sweep", action="append", metavar="NAME=LIST", help=about)
-    parser.add_argument("--plot", metavar="FILE", help="draw the sweeps as SVG")
-    parser.add_argument("--recipe", metavar="NAME", help="settings from `unmask recipes`, or a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    flag(parser, "--plot FILE", "draw the sweeps as SVG")
+    flag(parser, "--recipe NAME", "settings from `unmask recipes`, or a .toml or .json file")
+    flag(parser, "--json", "print one JSON object")
     models.add_model(parser, DEFAULT)
     flags.add(parser)

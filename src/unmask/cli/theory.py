@@ -13,6 +13,7 @@ from typing import Any
 
 from unmask._version import __version__
 from unmask.cli import flags, models, show
+from unmask.cli.parser import flag
 from unmask.decoding import background
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import SETTINGS, spelled
@@ -28,19 +29,7 @@ from unmask.models import Denoiser
 
 STEPS = 32  # of a path, unless given: enough for the shape, few enough for a CPU
 TEXTS = 64  # of a file, unless given: intervals of a few percent
-ORDER = (
-    "sampler",
-    "steps",
-    "block_length",
-    "bound",
-    "threshold",
-    "factor",
-    "background",
-    "decay",
-    "cap",
-    "eps",
-    "seed",
-)
+ORDER = tuple("sampler steps block_length bound threshold factor background decay cap eps seed".split())
 FORWARD = {"sampler": "ancestral"}  # the forward process
 GUIDED = {"sampler": "uniform", "temperature": 1.0, "search": "smc", "particles": 4}
 Row = dict[str, Any]
@@ -98,11 +87,10 @@ def _show_scores(found: list[Scored], recipe: Recipe, draws: int, seconds: float
 def add_score(parser: ArgumentParser) -> None:
     about = "a text, or a file with one on each line (.jsonl: objects with `text` and `prompt`); - reads standard input"
     parser.add_argument("texts", nargs="+", metavar="TEXT", help=about)
-    parser.add_argument("--prompt", default="", metavar="TEXT", help="what stands before each text and is never masked")
-    many = f"paths of each text, by chance where the order is random [{DRAWS}]"
-    parser.add_argument("--draws", type=int, default=DRAWS, metavar="N", help=many)
-    parser.add_argument("--rows", metavar="FILE", help="write every text to this file as it is scored (JSONL)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each text")
+    flag(parser, "--prompt TEXT", "what stands before each text and is never masked", "")
+    flag(parser, "--draws N", f"paths of each text, by chance where the order is random [{DRAWS}]", DRAWS)
+    flag(parser, "--rows FILE", "write every text to this file as it is scored (JSONL)")
+    flag(parser, "--json", "print one JSON object for each text")
     models.add_model(parser, "text")
     flags.add(
         parser, (*ORDER, "guidance", "select_temperature", "scope", "weight", "skip_tail"), {**FORWARD, "steps": STEPS}
@@ -170,14 +158,13 @@ def _show_theory(found: Row, folder: Path) -> None:
 
 def add_theory(parser: ArgumentParser) -> None:
     _add_data(parser)
-    many = "noised states of each text, one in each part of time [16]"
-    parser.add_argument("--draws", type=int, default=16, metavar="N", help=many)
-    parser.add_argument("--paths", type=int, default=2, metavar="N", help="reference paths of each text [2]")
+    flag(parser, "--draws N", "noised states of each text, one in each part of time [16]", 16)
+    flag(parser, "--paths N", "reference paths of each text [2]", 2)
     known = "bits of a text given its prompt, where that is known (a puzzle with one solution: 0): gives the KL itself"
     parser.add_argument("--data-entropy", type=float, metavar="BITS", help=known)
     table = "token counts to compare the all-masked state with: sudoku, countdown, text or a file [those of DATA]"
     parser.add_argument("--background", dest="counts", metavar="FILE", help=table)
-    parser.add_argument("--json", action="store_true", help="print theory.json instead of a table")
+    flag(parser, "--json", "print theory.json instead of a table")
     models.add_model(parser, "text")
     flags.add(parser, ("sampler", "steps", "seed"), {**FORWARD, "steps": STEPS})
 
@@ -246,8 +233,8 @@ def _calibrated(found: Calibration, length: int | None) -> Row:
 
 def _flags(recipe: Recipe) -> str:
     """The recipe as flags of `unmask generate`."""
-    said = {name: value for name, value in recipe.to_dict().items() if name != "seed"}
-    return " ".join(f"{spelled(name)} {shlex.quote(str(value))}" for name, value in said.items())
+    given = {name: value for name, value in recipe.to_dict().items() if name != "seed"}
+    return " ".join(f"{spelled(name)} {shlex.quote(str(value))}" for name, value in given.items())
 
 
 def _outside(found: Calibration, folder: Path) -> InputError:
@@ -259,9 +246,9 @@ def _outside(found: Calibration, folder: Path) -> InputError:
     end = "no strength above 0" if low else f"no strength up to {strength:g}"
     way_out = "resample more often (--every), take more --particles, or raise --most"
     why = "resampling only lowers path entropy" if low else way_out
-    said = f"{end} meets the reference: at {strength:g} the decoded paths have {gap.value:+.3f} bits{sure} more"
+    message = f"{end} meets the reference: at {strength:g} the decoded paths have {gap.value:+.3f} bits{sure} more"
     within = f"that is within the noise, so {strength:g} will do; else " if noise else ""
-    return InputError(said, f"{within}{why}; rows and curve are in {str(folder)!r}")
+    return InputError(message, f"{within}{why}; rows and curve are in {str(folder)!r}")
 
 
 def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
@@ -281,14 +268,14 @@ def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
 
 def add_calibrate(parser: ArgumentParser) -> None:
     _add_data(parser)
-    parser.add_argument("--paths", type=int, default=4, metavar="N", help="reference paths of each text [4]")
-    parser.add_argument("--most", type=float, default=MOST, metavar="X", help=f"the largest strength tried [{MOST:g}]")
-    parser.add_argument("--points", type=int, default=8, metavar="N", help="strengths tried, at most [8]")
-    parser.add_argument("--budget", type=int, metavar="N", help="evaluations, at most: no strength is begun beyond it")
-    whose = f"whose path entropy meets the reference: of the {' or the '.join(OF)} particle [{OF[0]}]"
-    parser.add_argument("--of", default=OF[0], metavar="NAME", help=whose)
-    parser.add_argument("--recipe", metavar="NAME", help="settings from a .toml or .json file")
-    parser.add_argument("--json", action="store_true", help="print calibrate.json instead of a table")
+    flag(parser, "--paths N", "reference paths of each text [4]", 4)
+    flag(parser, "--most X", f"the largest strength tried [{MOST:g}]", MOST)
+    flag(parser, "--points N", "strengths tried, at most [8]", 8)
+    flag(parser, "--budget N", "evaluations, at most: no strength is begun beyond it")
+    about = f"whose path entropy meets the reference: of the {' or the '.join(OF)} particle [{OF[0]}]"
+    flag(parser, "--of NAME", about, OF[0])
+    flag(parser, "--recipe NAME", "settings from a .toml or .json file")
+    flag(parser, "--json", "print calibrate.json instead of a table")
     models.add_model(parser, "text")
     flags.add(
         parser,
@@ -309,13 +296,13 @@ def _add_data(parser: ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where rows and pictures go")
     parser.add_argument("--length", dest="window", type=int, metavar="N", help="cut DATA into windows of N tokens")
-    parser.add_argument("--limit", type=int, default=TEXTS, metavar="N", help=f"the first N texts only [{TEXTS}]")
+    flag(parser, "--limit N", f"the first N texts only [{TEXTS}]", TEXTS)
 
 
 def _about(args: Namespace, model: Denoiser, recipe: Recipe) -> Row:
     """Where the figures come from."""
-    said = {"model": model.name, "data": Path(args.data).name, "length": args.window, "limit": args.limit}
-    return said | {"recipe": recipe.to_dict(), "version": __version__}
+    about = {"model": model.name, "data": Path(args.data).name, "length": args.window, "limit": args.limit}
+    return about | {"recipe": recipe.to_dict(), "version": __version__}
 
 
 def _folder(name: str) -> Path:

@@ -11,8 +11,28 @@ from typing import Any
 from unmask.errors import InputError
 from unmask.evaluate import rows
 from unmask.evaluate.rows import Row
-from unmask.evaluate.run import summary
-from unmask.evaluate.stats import RESAMPLES, SEED, paired
+from unmask.evaluate.stats import RESAMPLES, SEED, auroc, paired, wilson
+
+
+def summary(found: Sequence[Row]) -> dict[str, Any]:
+    """The figures of a run."""
+    n, seconds, tokens = len(found), sum(row.seconds for row in found), sum(row.tokens for row in found)
+    surprises = [row.surprise for row in found if row.surprise is not None]
+    made: dict[str, Any] = {"n": n}
+    for name in ("strict", "as_published"):
+        right = sum(getattr(row, name) for row in found)
+        low, high = wilson(right, n)
+        made |= {name: right / n, f"{name}_low": low, f"{name}_high": high}
+    return made | {
+        "path_entropy_bits": sum(row.path_entropy for row in found) / n,
+        "auroc": auroc([row.path_entropy for row in found], [row.strict for row in found]),
+        "auroc_surprise": auroc(surprises, [row.strict for row in found]) if len(surprises) == n else None,
+        **{name: sum(getattr(row, name) for row in found) for name in ("steps", "calls", "evaluations")},
+        "seconds": seconds,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds if seconds else None,
+        "failures": [{"number": row.number, "id": row.id, "fault": row.fault} for row in found if row.fault],
+    }
 
 
 def compare(paths: Sequence[str]) -> dict[str, Any]:

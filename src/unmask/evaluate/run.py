@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from unmask.core.denoiser import Denoiser
 from unmask.decoding.decode import Result, decode_batch
@@ -17,7 +16,6 @@ from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.batch import parts
 from unmask.evaluate.batch import size as rows_at_once
 from unmask.evaluate.rows import Row, Rows
-from unmask.evaluate.stats import auroc, wilson
 from unmask.tasks import Example, Task, puzzle_of, sandbox
 
 MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
@@ -253,24 +251,3 @@ def grader(task: Task, insist: bool = False) -> Grade:
 
 
 # --- the figures -----------------------------------------------------------------------------------------------------
-
-
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """The figures of a run."""
-    n, seconds, tokens = len(rows), sum(row.seconds for row in rows), sum(row.tokens for row in rows)
-    surprises = [row.surprise for row in rows if row.surprise is not None]
-    found: dict[str, Any] = {"n": n}
-    for name in ("strict", "as_published"):
-        right = sum(getattr(row, name) for row in rows)
-        low, high = wilson(right, n)
-        found |= {name: right / n, f"{name}_low": low, f"{name}_high": high}
-    return found | {
-        "path_entropy_bits": sum(row.path_entropy for row in rows) / n,
-        "auroc": auroc([row.path_entropy for row in rows], [row.strict for row in rows]),
-        "auroc_surprise": auroc(surprises, [row.strict for row in rows]) if len(surprises) == n else None,
-        **{name: sum(getattr(row, name) for row in rows) for name in ("steps", "calls", "evaluations")},
-        "seconds": seconds,
-        "tokens": tokens,
-        "tokens_per_second": tokens / seconds if seconds else None,
-        "failures": [{"number": row.number, "id": row.id, "fault": row.fault} for row in rows if row.fault],
-    }

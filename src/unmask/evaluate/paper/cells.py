@@ -19,10 +19,11 @@ from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
 from unmask.evaluate import batch, compare, rows
+from unmask.evaluate.compare import summary
 from unmask.evaluate.header import header
 from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
 from unmask.evaluate.paper.plan import Cell, Experiment, Place
-from unmask.evaluate.run import canvases, prompts, resume, sift, summary
+from unmask.evaluate.run import canvases, prompts, resume, sift
 from unmask.evaluate.stats import Floats, Places, bootstrap
 from unmask.models import Denoiser, fingerprint, load
 from unmask.models.compiled import compiled
