@@ -1,4 +1,4 @@
-"""Times the kernels of `unmask.core.gpu.fused` against one plain matrix product, for shapes × layouts: a table.
+"""Times the kernels of `unmask.core.gpu.head` against one plain matrix product, for shapes × layouts: a table.
 
     PYTHONPATH=src python experiments/fused_sweep.py --quick            # the layouts in use, a minute
     PYTHONPATH=src python experiments/fused_sweep.py --out sweep.jsonl  # every layout of LAYOUTS
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from unmask.core import beliefs
-from unmask.core.beliefs import Draw
-from unmask.core.gpu import fused
-from unmask.core.gpu.layout import Config, config_for
+from unmask.core.beliefs import DrawRule
+from unmask.core.gpu import head as fused
+from unmask.core.gpu.head import Config, config_for
 from unmask.models import Head
 
 LAYOUTS = [
@@ -31,7 +31,7 @@ LAYOUTS = [
     Config(128, 256, 64, 8, 3),
     Config(128, 128, 64, 4, 3, 2),
 ]
-HOWS = {"T=0": Draw(0.0, ban=(5,)), "T=1": Draw(1.0, ban=(5,)), "T=0.7": Draw(0.7, ban=(5,))}
+HOWS = {"T=0": DrawRule(0.0, ban=(5,)), "T=1": DrawRule(1.0, ban=(5,)), "T=0.7": DrawRule(0.7, ban=(5,))}
 CHECKED = 32  # rows compared with the reference
 
 
@@ -81,7 +81,7 @@ def problem(shape: Shape) -> Problem:
 def runs(p: Problem, config: Config | None) -> dict[str, Callable[[], tuple[Tensor, ...]]]:
     """What is timed, by name."""
 
-    def draw(how: Draw) -> Callable[[], tuple[Tensor, ...]]:
+    def draw(how: DrawRule) -> Callable[[], tuple[Tensor, ...]]:
         return lambda: fused.draw(p.hidden, p.head, p.where, p.noise, how.temperature, how.ban, config)
 
     return {
@@ -121,7 +121,7 @@ def plain(p: Problem, repeats: int) -> float:
     return milliseconds(lambda: torch.mm(rows, weight, out=out), repeats)
 
 
-def references(p: Problem) -> tuple[Tensor, dict[str, beliefs.Raw | beliefs.Drawn]]:
+def references(p: Problem) -> tuple[Tensor, dict[str, beliefs.Beliefs | beliefs.Drawn]]:
     """Some of the positions asked, and the float64 numbers there."""
     assert p.head.weight is not None
     asked = p.where.flatten().nonzero()[:, 0]
@@ -129,7 +129,7 @@ def references(p: Problem) -> tuple[Tensor, dict[str, beliefs.Raw | beliefs.Draw
     hidden = p.hidden.flatten(0, 1)[at][None].double()
     head = Head(p.head.width, p.head.weight.double())
     everywhere = torch.ones(1, len(at), dtype=torch.bool, device="cuda")
-    found: dict[str, beliefs.Raw | beliefs.Drawn] = {
+    found: dict[str, beliefs.Beliefs | beliefs.Drawn] = {
         "weigh": beliefs.weigh_reference(hidden, head, everywhere, p.tokens.flatten()[at][None])
     }
     for name, how in HOWS.items():
@@ -138,7 +138,7 @@ def references(p: Problem) -> tuple[Tensor, dict[str, beliefs.Raw | beliefs.Draw
 
 
 def differences(
-    name: str, found: tuple[Tensor, ...], at: Tensor, expected: beliefs.Raw | beliefs.Drawn
+    name: str, found: tuple[Tensor, ...], at: Tensor, expected: beliefs.Beliefs | beliefs.Drawn
 ) -> tuple[float, int]:
     """The largest difference of a number where the tokens agree, and how many tokens do not."""
     values = [value.flatten()[at] for value in found]

@@ -8,20 +8,20 @@ from dataclasses import replace
 import torch
 
 from unmask.core.gpu import recorded
-from unmask.core.step import Moment
+from unmask.core.step import Carry, Moment
 
 
 class Again:
-    """Stands in for a recorded graph: moves the carried tensors on in place."""
+    """Stands in for a recorded graph: advances the tensors of the loop in place."""
 
-    def __init__(self, step: Callable[[recorded.Carry], tuple[recorded.Carry, Moment]], carry: recorded.Carry) -> None:
-        self.step, self.carry = step, carry
+    def __init__(self, step: Callable[[Carry], tuple[Carry, Moment]], loop: recorded.Loop) -> None:
+        self.step, self.loop = step, loop
 
     def play(self, step: int) -> Moment:
-        after, moment = self.step(self.carry)
-        before = moment.before.clone()
-        recorded.copy(after.tensors, self.carry.tensors)
-        return replace(moment, step=step, before=before, state=self.carry.state, tally=self.carry.tally)
+        after, moment = self.step(self.loop.carry)
+        moment = recorded.fixed(moment, self.loop)
+        recorded.copy(recorded.looped(after), self.loop)
+        return replace(moment, step=step)
 
 
 class Late:

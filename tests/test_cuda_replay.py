@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from unmask import SAMPLERS, SEARCHES, Recipe, decode_batch, load
-from unmask.core import step as engine
+from unmask.core import walk as engine
 from unmask.core.gpu import recorded
-from unmask.core.step import Way
+from unmask.core.step import Setup
 from unmask.decoding.background import count
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import from_prompt
@@ -29,7 +29,7 @@ def both(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, model=None):
     """The results of recorded steps, and those of steps with questions."""
     model = model or load("random", "cuda")
     found = decode_batch(model, PROMPTS, recipe=recipe)
-    monkeypatch.setattr(recorded, "can", lambda way, state: False)
+    monkeypatch.setattr(recorded, "can_record", lambda setup, state: False)
     return found, decode_batch(model, PROMPTS, recipe=recipe)
 
 
@@ -82,7 +82,7 @@ def test_what_was_recorded_serves_the_next_batch_and_goes_with_its_model(monkeyp
 
 def walk_of(model, recipe: Recipe, length: int):
     rows = [from_prompt(model, [1, 2, 3], length), from_prompt(model, [4, 5, 6], length)]
-    return recorded.walk(*prepare(model, rows, [0, 1], recipe))
+    return engine.walk(*prepare(model, rows, [0, 1], recipe))
 
 
 @pytest.mark.parametrize("search", ["vanilla", "best-of-n", "smc"])
@@ -116,12 +116,12 @@ def test_prompts_that_end_sooner_are_left_out(monkeypatch) -> None:
     monkeypatch.setattr(
         recorded.Recorded,
         "__init__",
-        lambda self, step, carry: sizes.append(len(carry.rows)) or real(self, step, carry),
+        lambda self, step, loop: sizes.append(len(loop.carry.active)) or real(self, step, loop),
     )
     canvases = [[1, *[model.vocab.mask] * holes, 2] for holes in (20, 2, 3, 2, 11)]
     recipe = Recipe("confidence", "best-of-n", particles=3, temperature=1.0)
     found = decode_batch(model, canvases=canvases, recipe=recipe)
-    monkeypatch.setattr(recorded, "can", lambda way, state: False)
+    monkeypatch.setattr(recorded, "can_record", lambda setup, state: False)
     assert_same(found, decode_batch(model, canvases=canvases, recipe=recipe))
     assert min(sizes) == 3 and max(sizes) == 15
 
@@ -149,10 +149,10 @@ def test_memory_of_a_step() -> None:
     head, everywhere = Head(len(weight), weight / 64), torch.ones(shape, dtype=torch.bool, device=device)
     noise = torch.rand(shape, device=device, dtype=torch.float64, generator=torch.Generator(device))
     for how in (
-        beliefs.Draw(1.0),
-        beliefs.Draw(0.7, ban=(5,)),
-        beliefs.Draw(1.0, top_p=0.9),
-        beliefs.Draw(1.0, top_k=50),
+        beliefs.DrawRule(1.0),
+        beliefs.DrawRule(0.7, ban=(5,)),
+        beliefs.DrawRule(1.0, top_p=0.9),
+        beliefs.DrawRule(1.0, top_k=50),
     ):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -167,5 +167,5 @@ def test_what_cannot_be_recorded_asks() -> None:
     model = load("random", "cuda", torch.float64)
     recipe = Recipe("uniform", length=4, temperature=1.0)
     denoiser, state, sampler, search, rules = prepare(model, [from_prompt(model, [1], 4)], [0], recipe)
-    assert not recorded.can(Way(denoiser, sampler, search, rules, asks=False), state)
+    assert not recorded.can_record(Setup(denoiser, sampler, search, rules), state)
     assert len(list(engine.walk(denoiser, state, sampler, search, rules))) == 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unmask import Recipe, UnmaskError, decode, decode_batch, load
-from unmask.core.beliefs import Draw, filtered
+from unmask.core.beliefs import DrawRule, filtered
 from unmask.core.state import State
 from unmask.decoding import trace
 from unmask.models.transformer import random_transformer
@@ -71,7 +71,7 @@ def test_filters_without_effect_are_an_error(settings: dict[str, object]) -> Non
 
 def test_a_top_p_of_one_is_off() -> None:
     logits = 4 * torch.randn(2, 126_464, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(filtered(logits, Draw(0.0, top_p=1.0)), logits)
+    assert torch.equal(filtered(logits, DrawRule(0.0, top_p=1.0)), logits)
 
 
 def test_late_tokens_keep_their_scores_under_a_selection_temperature() -> None:

@@ -13,7 +13,8 @@ from unmask.core import beliefs
 from unmask.core.denoiser import Head
 from unmask.core.entropy import BIT, bits, state_entropy
 from unmask.core.state import begin
-from unmask.core.step import Moment, Rules, walk
+from unmask.core.step import Moment, Rules
+from unmask.core.walk import walk
 from unmask.models.made.table import Table
 from unmask.samplers import SAMPLERS, Sampler
 from unmask.search import Search, smc
@@ -111,7 +112,7 @@ def test_path_entropy_is_the_mean_over_the_inputs_that_had_masks(
     name: str, settings: dict[str, Any], search: Search
 ) -> None:
     """The all-masked state counts, the final one does not; a copy inherits its ancestor's history."""
-    steps = moments(SAMPLERS[name](**settings), Rules(beliefs.Draw(1.0)), search)
+    steps = moments(SAMPLERS[name](**settings), Rules(beliefs.DrawRule(1.0)), search)
     for row, path in enumerate(histories(steps)):
         values = [list(position_entropies(before).values()) for before, _ in path]
         means = [sum(value) / len(value) for value in values if value]
@@ -123,8 +124,8 @@ def test_path_entropy_is_the_mean_over_the_inputs_that_had_masks(
 @pytest.mark.parametrize("name", ["uniform", "semi-ar"])
 def test_block_scope_counts_the_current_block(name: str) -> None:
     """scope="block": only masks before the end of the current block of 2."""
-    steps = moments(SAMPLERS[name](steps=4, block_length=2), Rules(beliefs.Draw(1.0), scope="block"))
-    whole = moments(SAMPLERS[name](steps=4, block_length=2), Rules(beliefs.Draw(1.0)))
+    steps = moments(SAMPLERS[name](steps=4, block_length=2), Rules(beliefs.DrawRule(1.0), scope="block"))
+    whole = moments(SAMPLERS[name](steps=4, block_length=2), Rules(beliefs.DrawRule(1.0)))
     assert torch.equal(steps[-1].state.tokens, whole[-1].state.tokens)  # a measure, not a rule
     for row, path in enumerate(histories(steps)):
         means = []
@@ -136,7 +137,7 @@ def test_block_scope_counts_the_current_block(name: str) -> None:
 
 def test_the_tail_after_an_eos_can_be_left_out() -> None:
     """skip_tail: masks behind a decided EOS do not count; a state with no others counts for nothing."""
-    steps = moments(SAMPLERS["uniform"](steps=4), Rules(beliefs.Draw(1.0), skip_tail=True))
+    steps = moments(SAMPLERS["uniform"](steps=4), Rules(beliefs.DrawRule(1.0), skip_tail=True))
     skipped = 0
     for row, path in enumerate(histories(steps)):
         means = []
@@ -152,7 +153,7 @@ def test_the_tail_after_an_eos_can_be_left_out() -> None:
 
 def test_given_cells_do_not_count() -> None:
     """Infilling: only the holes, given what stands around them."""
-    steps = moments(SAMPLERS["uniform"](), Rules(beliefs.Draw(1.0)), canvas=[MASK, 1, MASK, 0])
+    steps = moments(SAMPLERS["uniform"](), Rules(beliefs.DrawRule(1.0)), canvas=[MASK, 1, MASK, 0])
     first: Tensor = steps[0].entropy
     values = list(position_entropies([MASK, 1, MASK, 0]).values())
     assert len(values) == 2

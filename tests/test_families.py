@@ -12,7 +12,7 @@ import torch
 from unmask import Recipe, decode, decode_batch, load
 from unmask.core.denoiser import Denoiser, Head
 from unmask.core.state import State, begin
-from unmask.core.step import walk
+from unmask.core.walk import walk
 from unmask.decoding.prompt import from_prompt, start
 from unmask.errors import SettingError
 from unmask.models import FAMILIES

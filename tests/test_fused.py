@@ -14,12 +14,13 @@ from torch import Tensor
 from again import Again, Late
 from unmask import Recipe, decode_batch, load
 from unmask.core import beliefs, dice
-from unmask.core import step as engine
-from unmask.core.beliefs import Draw
+from unmask.core import walk as engine
+from unmask.core.beliefs import DrawRule
 from unmask.core.dice import Purpose
-from unmask.core.gpu import fused
+from unmask.core.gpu import head as fused
 from unmask.core.gpu import recorded as replay
-from unmask.core.gpu.layout import Config
+from unmask.core.gpu.head import Config
+from unmask.core.step import Setup
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import from_prompt
 from unmask.models import Head
@@ -48,15 +49,15 @@ def exact(head: Head) -> Head:
 
 def raws(
     hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, config: Config | None = None
-) -> tuple[beliefs.Raw, ...]:
+) -> tuple[beliefs.Beliefs, ...]:
     """What the kernels find, and what the reference does."""
     found, _ = fused.weigh(hidden, head, where.to(DEVICE), tokens.to(DEVICE), config)
-    return beliefs.Raw(*(t.cpu() for t in found)), beliefs.weigh_reference(
+    return beliefs.Beliefs(*(t.cpu() for t in found)), beliefs.weigh_reference(
         hidden.cpu().double(), exact(head), where, tokens
     )
 
 
-def draws(hidden: Tensor, head: Head, where: Tensor, noise: Tensor, how: Draw, config: Config | None = None):
+def draws(hidden: Tensor, head: Head, where: Tensor, noise: Tensor, how: DrawRule, config: Config | None = None):
     found = fused.draw(hidden, head, where.to(DEVICE), noise.to(DEVICE), how.temperature, how.ban, config)
     return beliefs.Drawn(*(t.cpu() for t in found)), beliefs.draw_reference(
         hidden.cpu().double(), exact(head), where, noise, how
@@ -67,7 +68,7 @@ def same(found: Tensor, expected: Tensor, tolerance: float = CLOSE) -> None:
     assert torch.allclose(found.double(), expected.double(), rtol=1e-6, atol=tolerance, equal_nan=True)
 
 
-def same_raw(found: beliefs.Raw, expected: beliefs.Raw) -> None:
+def same_raw(found: beliefs.Beliefs, expected: beliefs.Beliefs) -> None:
     for name in ("entropy", "normaliser", "top", "second", "standing"):
         assert getattr(found, name).dtype == torch.float32
         same(getattr(found, name), getattr(expected, name))
@@ -98,7 +99,7 @@ def problem(width: int, depth: int, dtype: torch.dtype, bias: bool = False, abse
     return hidden.to(DEVICE, dtype), head, where, tokens, noise
 
 
-def far_from_an_edge(hidden: Tensor, head: Head, where: Tensor, noise: Tensor, how: Draw) -> Tensor:
+def far_from_an_edge(hidden: Tensor, head: Head, where: Tensor, noise: Tensor, how: DrawRule) -> Tensor:
     """Where the uniform number is not within 1e-5 of a boundary of the CDF, or the top two not of each other."""
     logits = exact(head).logits(hidden.cpu().double().flatten(0, 1))
     chances = beliefs.filtered(logits, how).softmax(1)
@@ -118,13 +119,13 @@ def test_weigh(width: int, depth: int, dtype: torch.dtype, more: dict) -> None:
     same_raw(*raws(hidden, head, where, tokens))
 
 
-HOWS = [Draw(0.0, ban=(2,)), Draw(1.0), Draw(1.0, ban=(0, 4)), Draw(0.1), Draw(3.0, ban=(5,))]
+HOWS = [DrawRule(0.0, ban=(2,)), DrawRule(1.0), DrawRule(1.0, ban=(0, 4)), DrawRule(0.1), DrawRule(3.0, ban=(5,))]
 MANY = tuple(range(0, 60, 3))
 
 
 @pytest.mark.parametrize(("width", "depth", "dtype"), [(7, 24, TYPES[0]), (65, 72, TYPES[2]), (257, 320, TYPES[1])])
 @pytest.mark.parametrize("how", HOWS, ids=str)
-def test_draw(width: int, depth: int, dtype: torch.dtype, how: Draw) -> None:
+def test_draw(width: int, depth: int, dtype: torch.dtype, how: DrawRule) -> None:
     hidden, head, where, _, noise = problem(width, depth, dtype, bias=width == 65, absent=(3, 6) if width > 7 else ())
     sure = far_from_an_edge(hidden, head, where, noise, how)
     assert sure.sum() > 0.9 * where.sum()
@@ -134,7 +135,7 @@ def test_draw(width: int, depth: int, dtype: torch.dtype, how: Draw) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_many_bans(temperature: float) -> None:
     hidden, head, where, _, noise = problem(65, 24, torch.float32, bias=True, absent=(4,))
-    how = Draw(temperature, ban=MANY)
+    how = DrawRule(temperature, ban=MANY)
     sure = far_from_an_edge(hidden, head, where, noise, how)
     same_drawn(*draws(hidden, head, where, noise, how), sure)
 
@@ -143,7 +144,7 @@ def test_a_wide_vocabulary() -> None:
     hidden, head, where, tokens, noise = problem(50_258, 24, torch.bfloat16, absent=(50_257,))
     where = where & (torch.arange(13) < 3)
     same_raw(*raws(hidden, head, where, tokens, WIDE))
-    how = Draw(1.0, ban=(7, 50_000))
+    how = DrawRule(1.0, ban=(7, 50_000))
     same_drawn(*draws(hidden, head, where, noise, how, WIDE), far_from_an_edge(hidden, head, where, noise, how))
 
 
@@ -153,7 +154,7 @@ def test_the_layout_does_not_matter(waves: int, group: int) -> None:
     precision = "ieee" if INTERPRETED else "tf32x3"
     config = Config(16, 16, 16, 4, 2, 1, group=group, waves=waves, piece=16, precision=precision)
     same_raw(*raws(hidden, head, where, tokens, config))
-    how = Draw(0.8, ban=(3,))
+    how = DrawRule(0.8, ban=(3,))
     sure = far_from_an_edge(hidden, head, where, noise, how)
     same_drawn(*draws(hidden, head, where, noise, how, config), sure)
 
@@ -174,7 +175,7 @@ def test_a_plain_draw_goes_on_from_what_was_kept(width: int) -> None:
     rows[0] = 0
     fewer = where[rows] & (noise > 0.4)
     token, *logs = fused.draw(hidden[rows], head, fewer, noise, 1.0)[:3]
-    found, *others = fused.draw_from(pieces.take(rows), hidden[rows], head, fewer, noise)
+    found, *others = fused.draw_from(pieces[rows], hidden[rows], head, fewer, noise)
     assert torch.equal(found, token)
     for a, b in zip(others, logs, strict=True):  # sums of other splits: rounded otherwise
         same(a, b)
@@ -225,7 +226,7 @@ def test_ties_go_to_the_lowest_id(copies: int) -> None:
     same_raw(found, expected)
     assert torch.equal(found.best, expected.best)
     noise = torch.full(where.shape, 0.5, dtype=torch.float64)
-    drawn, reference = draws(hidden, head, where, noise, Draw(0.0, ban=(0, 2)))
+    drawn, reference = draws(hidden, head, where, noise, DrawRule(0.0, ban=(0, 2)))
     assert torch.equal(drawn.token, reference.token)
     same_drawn(drawn, reference, where)
 
@@ -236,7 +237,7 @@ def test_extreme_temperatures_and_logits(temperature: float) -> None:
     bias[torch.arange(66) % 5 == 1] = -torch.inf
     hidden, head, where, _ = by_hand(11, bias)
     for number in (2.0**-53, 0.37, 1 - 2.0**-53):
-        how, noise = Draw(temperature, ban=(0, 2)), torch.full(where.shape, number, dtype=torch.float64)
+        how, noise = DrawRule(temperature, ban=(0, 2)), torch.full(where.shape, number, dtype=torch.float64)
         found, expected = draws(hidden, head, where, noise, how)
         sure = far_from_an_edge(hidden, head, where, noise, how) if temperature < 1e100 else where & False
         same_drawn(found, expected, sure)
@@ -259,11 +260,11 @@ def test_what_is_no_distribution_has_no_normaliser(value: float, where_bad: str)
     assert not found.normaliser[0, bad].isfinite().any()
     if where_bad == "all":
         assert torch.equal(found.normaliser.isneginf(), expected.normaliser.isneginf())
-    same_raw(*(beliefs.Raw(*(getattr(raw, name)[:, ~bad] for name in beliefs.RAW)) for raw in (found, expected)))
+    same_raw(*(beliefs.Beliefs(*(getattr(raw, name)[:, ~bad] for name in beliefs.RAW)) for raw in (found, expected)))
     assert ((found.best >= 0) & (found.best < 66)).all()
     noise = torch.full(where.shape, 0.5, dtype=torch.float64)
     for temperature in (0.0, 1.0, 0.5):
-        drawn, _ = draws(hidden, head, where, noise, Draw(temperature))
+        drawn, _ = draws(hidden, head, where, noise, DrawRule(temperature))
         assert drawn.log[0, bad].isnan().all() and ((drawn.token >= 0) & (drawn.token < 66)).all()
 
 
@@ -275,9 +276,9 @@ def test_one_token_left_and_none() -> None:
     assert not found.entropy.any() and (found.best == 40).all() and found.second.isneginf().all()
     noise = torch.full(where.shape, 0.9, dtype=torch.float64)
     for temperature in (0.0, 1.0, 0.5):
-        drawn, _ = draws(hidden, one, where, noise, Draw(temperature))
+        drawn, _ = draws(hidden, one, where, noise, DrawRule(temperature))
         assert (drawn.token == 40).all()
-        drawn, expected_drawn = draws(hidden, one, where, noise, Draw(temperature, ban=(40,)))
+        drawn, expected_drawn = draws(hidden, one, where, noise, DrawRule(temperature, ban=(40,)))
         assert drawn.log.isnan().all() and expected_drawn.log.isnan().all()  # how the engine sees it
 
 
@@ -288,7 +289,7 @@ def test_nothing_is_done_where_nobody_asked() -> None:
     hidden, head, where, tokens, noise = problem(65, 24, torch.float32)
     hidden = hidden.masked_fill(~where.to(DEVICE)[..., None], torch.nan)
     found, _ = raws(hidden, head, where, tokens)
-    drawn, _ = draws(hidden, head, where, noise, Draw(1.0))
+    drawn, _ = draws(hidden, head, where, noise, DrawRule(1.0))
     for name, value in {**{name: getattr(found, name) for name in beliefs.RAW}, **vars(drawn)}.items():
         assert not value[~where].any() and not value[where].isnan().any(), name
 
@@ -299,8 +300,8 @@ def test_nothing_and_everything(share: float) -> None:
     where = torch.full_like(where, bool(share))
     same_raw(*raws(hidden, head, where, tokens))
     for temperature in (0.0, 1.0):
-        found, expected = draws(hidden, head, where, noise, Draw(temperature))
-        same_drawn(found, expected, far_from_an_edge(hidden, head, where, noise, Draw(temperature)))
+        found, expected = draws(hidden, head, where, noise, DrawRule(temperature))
+        same_drawn(found, expected, far_from_an_edge(hidden, head, where, noise, DrawRule(temperature)))
         assert found.token.any() == bool(share)
 
 
@@ -310,7 +311,7 @@ def test_one_row_and_none() -> None:
         part = slice(rows), slice(columns)
         args = hidden[part], head, torch.ones_like(where[part])
         same_raw(*raws(*args, tokens[part]))
-        same_drawn(*draws(*args, noise[part], Draw(1.0)), torch.ones_like(where[part]))
+        same_drawn(*draws(*args, noise[part], DrawRule(1.0)), torch.ones_like(where[part]))
 
 
 def test_strides() -> None:
@@ -322,8 +323,8 @@ def test_strides() -> None:
     views = [hidden.transpose(0, 1).contiguous().transpose(0, 1), wide[..., ::2]]
     for view, own in ((view, own) for view in views for own in (head, turned)):
         same_raw(*raws(view, own, where, tokens))
-    sure = far_from_an_edge(hidden, head, where, noise, Draw(1.0))
-    same_drawn(*draws(wide[..., ::2], turned, where, noise, Draw(1.0)), sure)
+    sure = far_from_an_edge(hidden, head, where, noise, DrawRule(1.0))
+    same_drawn(*draws(wide[..., ::2], turned, where, noise, DrawRule(1.0)), sure)
 
 
 def test_only_the_asked_positions_are_listed() -> None:
@@ -337,7 +338,7 @@ def test_only_the_asked_positions_are_listed() -> None:
 
 def test_frequencies() -> None:
     """χ² of drawn tokens against the model's chances; false alarm 1e-6."""
-    n, how = 300 if INTERPRETED else 40_000, Draw(1.5, ban=(3,))
+    n, how = 300 if INTERPRETED else 40_000, DrawRule(1.5, ban=(3,))
     head = Head(7, random(7, 16, seed=2).to(DEVICE), absent=(5,))
     hidden = random(1, 1, 16, seed=1).to(DEVICE)
     noise = torch.rand(1, n, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
@@ -434,7 +435,7 @@ def test_memory_above_the_inputs() -> None:
     hidden = random(8, 1024, 64, seed=1).to("cuda", torch.bfloat16)
     where, tokens = torch.ones(8, 1024, dtype=torch.bool, device="cuda"), torch.zeros(8, 1024).long().cuda()
     noise = torch.rand(8, 1024, dtype=torch.float64, device="cuda")
-    hows = Draw(0.0, ban=(3,)), Draw(0.7), Draw(0.7, top_k=50), Draw(0.7, top_k=50, top_p=0.9)
+    hows = DrawRule(0.0, ban=(3,)), DrawRule(0.7), DrawRule(0.7, top_k=50), DrawRule(0.7, top_k=50, top_p=0.9)
     runs = [lambda: beliefs.weigh(hidden, head, where, tokens)]
     runs += [lambda how=how: beliefs.draw(hidden, head, where, noise, how) for how in hows]
     for run in runs:
@@ -458,7 +459,6 @@ def test_a_recorded_walk_draws_from_what_it_kept(sampler: str, monkeypatch: pyte
     monkeypatch.setattr(replay, "Recorded", Again)
     monkeypatch.setattr(replay, "Signals", Late)
     denoiser, state, *rest = parts
-    way = engine.Way(denoiser, *rest, asks=False)
-    found = [moment.state.tokens.tolist() for moment in replay._recorded_walk(way, state)]
+    found = [moment.state.tokens.tolist() for moment in replay.walk(Setup(denoiser, *rest), state)]
     assert found == expected
     assert len(used) >= len(expected) - 1

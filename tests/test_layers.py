@@ -44,19 +44,14 @@ ONLY = {
 }
 LAZY = {"decoding": "report", "tasks": "models"}  # only inside a function: loaded when it is called
 # Arrows that are still to be cut.
-DEBT = {
-    "core.gpu.recorded": "models samplers",
-    "core.step": "models",
-    "samplers": "decoding",
-    "samplers.scores": "decoding",
-}
+DEBT: dict[str, str] = {}
 NEVER = {"tasks": "torch"}
 OPEN = 12  # entries of the package besides __init__, __main__, _version and py.typed
 CROWDED = 20  # entries of any folder below it, besides __init__
 
 
 def name_of(path: Path) -> str:
-    """`unmask.core.turn` of a file; a package has the name of its folder."""
+    """`unmask.core.sampler` of a file; a package has the name of its folder."""
     parts = path.relative_to(ROOT.parent).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 

@@ -124,7 +124,7 @@ def canvases(*rows: str) -> State:
 
 def test_a_copy_reopens_what_was_unlikely() -> None:
     state = canvases("abcdefgh", "abcdefgh", "abcdefgh").replace(
-        said=torch.tensor([[-900.0, 0, 0, -900, 0, 0, 0, 0, 0, 0]] * 3).double()
+        token_logp=torch.tensor([[-900.0, 0, 0, -900, 0, 0, 0, 0, 0, 0]] * 3).double()
     )
     after = reopen(smc(3, reopen=0.25), state, 4, torch.tensor([0, 0, 2]), torch.ones(3, dtype=torch.bool))
     assert after.masked.sum(1).tolist() == [2, 4, 2]
@@ -188,12 +188,12 @@ def test_what_is_equal_up_to_rounding_is_a_tie(least: float) -> None:
     values = torch.tensor([least + 1, least * (1 + 5e-7), least, least * (1 + 5e-5) + 1e-12]).double()
     state = state_of([1.0] * K, entropy_sum=values, entropy_weight=torch.ones(K).double())
     assert int(CHOOSERS["entropy"](state, [])[0]) == 1
-    state = state_of([1.0] * K, said=-values[:, None])
+    state = state_of([1.0] * K, token_logp=-values[:, None])
     assert int(CHOOSERS["likelihood"](state, [])[0]) == 1
 
 
 def test_likely_tokens_weigh_more() -> None:
-    state = state_of([1.0] * K, said=torch.tensor([[-1.0], [-2.0], [-3.0], [-4.0]]).double() * BIT)
+    state = state_of([1.0] * K, token_logp=torch.tensor([[-1.0], [-2.0], [-3.0], [-4.0]]).double() * BIT)
     assert once(never(potential="likelihood"), state).log_weight.tolist() == pytest.approx([-1, -2, -3, -4])
 
 
@@ -271,7 +271,7 @@ def test_what_follows_an_eos_does_not_count() -> None:
     state = state_of([1.0] * 2, log_entropy_sum=torch.zeros(2).double(), log_entropy_weight=torch.ones(2).double())
     tokens = torch.tensor([[5, 7, 7, 7, 7, 7, 7, 7, 7, 7], [5] * 10])
     said = torch.tensor([[-0.5, -0.5] + [0.0] * 8, [-0.5] * 10]).double()
-    state = state.replace(tokens=tokens, said=said, vocab=Vocab(2, (7,)))
+    state = state.replace(tokens=tokens, token_logp=said, vocab=Vocab(2, (7,)))
     assert state.surprise.tolist() == pytest.approx([math.sqrt(0.5)] * 2)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unmask.core import beliefs
-from unmask.core.beliefs import Draw, draw, filtered, most_probable, weigh
+from unmask.core.beliefs import DrawRule, draw, filtered, most_probable, weigh
 from unmask.models import Head
 
 INF = torch.inf
@@ -47,13 +47,13 @@ def everywhere(logits: Tensor) -> Tensor:
     return torch.ones(1, len(logits), dtype=torch.bool)
 
 
-def raw_of(logits: Tensor, head: Head | None = None, tokens: Tensor | None = None) -> beliefs.Raw:
+def raw_of(logits: Tensor, head: Head | None = None, tokens: Tensor | None = None) -> beliefs.Beliefs:
     head = head or Head(logits.shape[1])
     tokens = torch.zeros(1, len(logits), dtype=torch.int64) if tokens is None else tokens
     return weigh(logits[None], head, everywhere(logits), tokens)
 
 
-def drawn_of(logits: Tensor, how: Draw, dice: Tensor | float = 0.5, head: Head | None = None) -> beliefs.Drawn:
+def drawn_of(logits: Tensor, how: DrawRule, dice: Tensor | float = 0.5, head: Head | None = None) -> beliefs.Drawn:
     noise = torch.full((1, len(logits)), dice, dtype=torch.float64) if isinstance(dice, float) else dice
     return draw(logits[None], head or Head(logits.shape[1]), everywhere(logits), noise, how)
 
@@ -99,7 +99,7 @@ def test_the_head_is_applied_where_asked_and_nowhere_else() -> None:
     where = torch.tensor([[True, False, True, False, False], [False, False, False, True, True]])
     hidden = hidden.masked_fill(~where[..., None], torch.nan)  # would be seen
     raw = weigh(hidden, head, where, torch.zeros(2, 5, dtype=torch.int64))
-    drawn = draw(hidden, head, where, torch.full((2, 5), 0.999999, dtype=torch.float64), Draw(1.0))
+    drawn = draw(hidden, head, where, torch.full((2, 5), 0.999999, dtype=torch.float64), DrawRule(1.0))
     for b, c in where.nonzero().tolist():
         logits = (weight @ hidden[b, c] + bias).tolist()
         chances = softmax([-math.inf if v in (2, 6) else x for v, x in enumerate(logits)])
@@ -112,7 +112,7 @@ def test_absent_ids_are_no_part_of_the_distribution() -> None:
     raw = raw_of(EDGES[:1], Head(6, absent=(0, 5)))
     assert float(raw.entropy[0, 0]) == pytest.approx(math.log(4))
     assert int(raw.best[0, 0]) == 1
-    tokens = [int(drawn_of(EDGES[:1], Draw(1.0), u, Head(6, absent=(0, 5))).token) for u in (1e-9, 0.5, 1 - 1e-9)]
+    tokens = [int(drawn_of(EDGES[:1], DrawRule(1.0), u, Head(6, absent=(0, 5))).token) for u in (1e-9, 0.5, 1 - 1e-9)]
     assert tokens == [1, 2, 4]
 
 
@@ -129,7 +129,7 @@ def test_chunks_do_not_matter(chunk: int, monkeypatch: pytest.MonkeyPatch) -> No
     dice = torch.rand(3, 17, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     where = torch.rand(3, 17, generator=torch.Generator().manual_seed(4)) < 0.6
     tokens = torch.randint(0, 6, (3, 17), generator=torch.Generator().manual_seed(5))
-    how = Draw(0.7, top_k=4, top_p=0.9, ban=(1,))
+    how = DrawRule(0.7, top_k=4, top_p=0.9, ban=(1,))
     whole = weigh(logits, Head(6), where, tokens), draw(logits, Head(6), where, dice, how)
     monkeypatch.setattr(beliefs, "CHUNK", chunk)
     parts = weigh(logits, Head(6), where, tokens), draw(logits, Head(6), where, dice, how)
@@ -141,14 +141,14 @@ def test_chunks_do_not_matter(chunk: int, monkeypatch: pytest.MonkeyPatch) -> No
 def test_nothing_asked() -> None:
     nowhere = torch.zeros(2, 3, dtype=torch.bool)
     raw = weigh(torch.randn(2, 3, 5), Head(5), nowhere, torch.zeros(2, 3, dtype=torch.int64))
-    drawn = draw(torch.randn(2, 3, 5), Head(5), nowhere, torch.rand(2, 3), Draw(1.0))
+    drawn = draw(torch.randn(2, 3, 5), Head(5), nowhere, torch.rand(2, 3), DrawRule(1.0))
     assert not raw.entropy.any() and not drawn.token.any() and raw.entropy.shape == drawn.token.shape == (2, 3)
 
 
 # --- draw ------------------------------------------------------------------------------------------------------------
 
 
-def reference(logits: list[float], how: Draw) -> list[float]:
+def reference(logits: list[float], how: DrawRule) -> list[float]:
     """Bans, temperature, top-p, top-k, one after the other, with sorted lists."""
     values = [-math.inf if v in how.ban else x / (how.temperature or 1.0) for v, x in enumerate(logits)]
     if how.top_p is not None:
@@ -164,23 +164,23 @@ def reference(logits: list[float], how: Draw) -> list[float]:
 
 
 HOWS = [
-    Draw(0.0),
-    Draw(1.0),
-    Draw(0.3),
-    Draw(2.5),
-    Draw(1.0, top_k=1),
-    Draw(1.0, top_k=2),
-    Draw(1.0, top_k=100),
-    Draw(1.0, top_p=0.5),
-    Draw(0.7, top_k=3, top_p=0.8),
-    Draw(1.0, ban=(0, 4)),
-    Draw(0.0, top_k=2, ban=(2,)),
-    Draw(0.5, top_k=2, top_p=0.9, ban=(2, 3)),
+    DrawRule(0.0),
+    DrawRule(1.0),
+    DrawRule(0.3),
+    DrawRule(2.5),
+    DrawRule(1.0, top_k=1),
+    DrawRule(1.0, top_k=2),
+    DrawRule(1.0, top_k=100),
+    DrawRule(1.0, top_p=0.5),
+    DrawRule(0.7, top_k=3, top_p=0.8),
+    DrawRule(1.0, ban=(0, 4)),
+    DrawRule(0.0, top_k=2, ban=(2,)),
+    DrawRule(0.5, top_k=2, top_p=0.9, ban=(2, 3)),
 ]
 
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
-def test_draw_against_the_reference(how: Draw) -> None:
+def test_draw_against_the_reference(how: DrawRule) -> None:
     random = 2 * torch.randn(30, 6, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
     logits = torch.cat([EDGES[[0, 1, 7]], random])
     noise = torch.rand(1, len(logits), generator=torch.Generator().manual_seed(7), dtype=torch.float64)
@@ -194,7 +194,7 @@ def test_draw_against_the_reference(how: Draw) -> None:
         token = int(drawn.token[0, row])
         assert token == expected
         assert float(drawn.log[0, row]) == pytest.approx(math.log(chances[token]), abs=1e-9)
-        assert float(drawn.raw[0, row]) == pytest.approx(math.log(softmax(values)[token]), abs=1e-9)
+        assert float(drawn.model_logp[0, row]) == pytest.approx(math.log(softmax(values)[token]), abs=1e-9)
         assert float(drawn.entropy[0, row]) == pytest.approx(entropy(chances), abs=1e-9)
         ranked = sorted(chances, reverse=True)
         assert float(drawn.top[0, row].exp()) == pytest.approx(ranked[0], abs=1e-9)
@@ -202,7 +202,7 @@ def test_draw_against_the_reference(how: Draw) -> None:
 
 
 def test_top_k_keeps_ties() -> None:
-    kept = filtered(EDGES[1:2], Draw(1.0, top_k=2))[0]
+    kept = filtered(EDGES[1:2], DrawRule(1.0, top_k=2))[0]
     assert kept.isfinite().tolist() == [True, False, True, False, False, True]
 
 
@@ -210,43 +210,43 @@ def test_top_p_keeps_the_token_that_crosses_the_edge() -> None:
     logits = torch.tensor([[0.5, 0.25, 0.125, 0.125]], dtype=torch.float64).log()
     for top_p, kept in [(0.4, 1), (0.5, 2), (0.6, 2), (0.75, 3), (0.8, 3), (0.999, 4), (1.0, 4)]:
         # exactly at the edge nothing is above it yet: the next token stays, as in the public code
-        assert int(filtered(logits, Draw(1.0, top_p=top_p)).isfinite().sum()) == kept, top_p
-    assert filtered(logits, Draw(1.0, top_p=1e-9)).isfinite().tolist() == [[True, False, False, False]]
+        assert int(filtered(logits, DrawRule(1.0, top_p=top_p)).isfinite().sum()) == kept, top_p
+    assert filtered(logits, DrawRule(1.0, top_p=1e-9)).isfinite().tolist() == [[True, False, False, False]]
 
 
 def test_filters_come_in_the_published_order() -> None:
     """Bans first: what is banned counts neither for top-p nor for top-k. Temperature before top-p."""
     logits = torch.tensor([[0.6, 0.2, 0.1, 0.1]], dtype=torch.float64).log()
-    assert filtered(logits, Draw(1.0, top_k=1, ban=(0,))).isfinite().tolist() == [[False, True, False, False]]
-    cold = filtered(logits, Draw(0.25, top_p=0.7)).isfinite().tolist()
+    assert filtered(logits, DrawRule(1.0, top_k=1, ban=(0,))).isfinite().tolist() == [[False, True, False, False]]
+    cold = filtered(logits, DrawRule(0.25, top_p=0.7)).isfinite().tolist()
     assert cold == [[True, False, False, False]]
-    assert filtered(logits, Draw(1.0, top_p=0.7)).isfinite().tolist() == [[True, True, False, False]]
+    assert filtered(logits, DrawRule(1.0, top_p=0.7)).isfinite().tolist() == [[True, True, False, False]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-45, 1e-310])
 def test_a_tiny_temperature_takes_the_most_probable(temperature: float, dtype: torch.dtype) -> None:
     logits = torch.tensor([[0.3, -1.2, 2.1, 0.0], [5.0, 4.0, -INF, 4.5]], dtype=dtype)
-    assert drawn_of(logits, Draw(temperature), 0.999).token.tolist() == [[2, 0]]
+    assert drawn_of(logits, DrawRule(temperature), 0.999).token.tolist() == [[2, 0]]
 
 
 def test_a_huge_temperature_is_uniform_over_what_is_possible() -> None:
     logits = torch.tensor([[9.0, -INF, -9.0, 0.0]], dtype=torch.float64)
-    tokens = [int(drawn_of(logits, Draw(1e12), u).token) for u in (0.1, 0.3, 0.35, 0.6, 0.7, 0.99)]
+    tokens = [int(drawn_of(logits, DrawRule(1e12), u).token) for u in (0.1, 0.3, 0.35, 0.6, 0.7, 0.99)]
     assert tokens == [0, 0, 2, 2, 3, 3]
 
 
 def test_inverse_cdf_at_its_ends() -> None:
     """The first possible token for the smallest number, the last possible one for the largest."""
     logits = torch.tensor([[-INF, 0.0, 1.0, 0.5, -INF]], dtype=torch.float64)
-    assert int(drawn_of(logits, Draw(1.0), 2.0**-53).token) == 1
-    assert int(drawn_of(logits, Draw(1.0), 1 - 2.0**-53).token) == 3
+    assert int(drawn_of(logits, DrawRule(1.0), 2.0**-53).token) == 1
+    assert int(drawn_of(logits, DrawRule(1.0), 1 - 2.0**-53).token) == 3
     near = torch.tensor([[0.0, -100.0, -100.0]], dtype=torch.float64)
-    assert int(drawn_of(near, Draw(1.0), 1 - 2.0**-53).token) == 0
+    assert int(drawn_of(near, DrawRule(1.0), 1 - 2.0**-53).token) == 0
 
 
-@pytest.mark.parametrize("how", [Draw(1.0), Draw(0.6, top_k=4), Draw(1.5, top_p=0.8, ban=(3,))], ids=str)
-def test_frequencies_of_inverse_cdf(how: Draw) -> None:
+@pytest.mark.parametrize("how", [DrawRule(1.0), DrawRule(0.6, top_k=4), DrawRule(1.5, top_p=0.8, ban=(3,))], ids=str)
+def test_frequencies_of_inverse_cdf(how: DrawRule) -> None:
     """χ² against the reference distribution; false alarm 1e-6."""
     n, logits = 40_000, EDGES[7]
     noise = torch.rand(1, n, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
@@ -260,7 +260,7 @@ def test_frequencies_of_inverse_cdf(how: Draw) -> None:
 
 
 def test_most_probable_is_a_draw_at_temperature_0() -> None:
-    raw, drawn = most_probable(raw_of(EDGES)), drawn_of(EDGES, Draw(0.0))
+    raw, drawn = most_probable(raw_of(EDGES)), drawn_of(EDGES, DrawRule(0.0))
     for name, value in vars(drawn).items():
         assert torch.allclose(getattr(raw, name).double(), value.double(), atol=1e-12), name
 
@@ -280,14 +280,3 @@ def test_logits_of_half_precision_are_not_rounded(dtype: torch.dtype, monkeypatc
     hidden, weight, bias = (torch.randn(*shape, generator=generator).to(dtype) for shape in ((3, 8), (12, 8), (12,)))
     exact = hidden.double() @ weight.double().mT + bias.double()
     assert torch.allclose(Head(12, weight, bias).logits(hidden).double(), exact, atol=1e-5)
-
-
-def test_merge_and_rows() -> None:
-    one, other = raw_of(EDGES), raw_of(EDGES.flip(0))
-    where = torch.zeros(1, len(EDGES), dtype=torch.bool)
-    where[0, :3] = True
-    merged = beliefs.merge(other, one, where)
-    assert torch.equal(merged.entropy[0, :3], other.entropy[0, :3])
-    assert torch.equal(merged.best[0, 3:], one.best[0, 3:])
-    assert beliefs.merge(one, None, where) is one
-    assert torch.equal(beliefs.rows(one, torch.tensor([0, 0])).top, one.top.repeat(2, 1))

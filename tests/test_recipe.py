@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,11 @@ def test_round_trips_of_a_path(name: str, way: str, tmp_path: Path) -> None:
     recipe = Recipe(sampler="pc", background=str(path))
     write, read = WAYS[way]
     assert read(write(recipe)) == recipe
+
+
+def test_the_signature_shows_the_fields() -> None:
+    shown = inspect.signature(Recipe).parameters
+    assert [*shown] == [field.name for field in dataclasses.fields(Recipe)] and shown["temperature"].default == 0.0
 
 
 def test_only_what_differs_is_written() -> None:

@@ -11,16 +11,19 @@ import torch
 
 from again import Again, Late
 from unmask import SAMPLERS, SEARCHES, Recipe, load
-from unmask.core import step as engine
 from unmask.core.denoiser import Denoiser
 from unmask.core.gpu import recorded
-from unmask.core.step import Moment, Way
+from unmask.core.sampler import StepInput, masked_share
+from unmask.core.state import State, Step, put, take
+from unmask.core.step import Carry, Moment, Setup, first_carry
+from unmask.core.walk import asked, walk
 from unmask.decoding.background import count
+from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Text, from_canvas, from_prompt, start
 from unmask.errors import ModelError, ProgressError
 from unmask.models.compiled import can_compile, compiled
 from unmask.models.transformer import random_transformer
-from unmask.models.wrap import Guided
+from unmask.models.wrap import Counted
 
 
 @pytest.fixture(autouse=True)
@@ -31,19 +34,14 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def walks(model: Denoiser, recipe: Recipe, prompts: Sequence[Text]) -> tuple[list[Any], list[Any]]:
     """What every step of both walks gives."""
-    denoiser = Guided(model, recipe.guidance) if recipe.guidance else model
-    sampler, search = recipe.build_sampler(), recipe.build_search()
-    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
+    denoiser = model
     rows = [
         from_prompt(denoiser, prompt, recipe.length) if isinstance(prompt, str) else from_canvas(denoiser, prompt)
         for prompt in prompts
     ]
-    state = start(denoiser, rows, range(len(rows)), sampler, search.particles)
-    way = Way(denoiser, sampler, search, rules, asks=False)
-    return (
-        list(map(numbers, engine.walk(denoiser, state, sampler, search, rules))),
-        list(map(numbers, recorded._recorded_walk(way, state))),
-    )
+    denoiser, state, *parts = prepare(model, rows, range(len(rows)), recipe)
+    setup = Setup(denoiser, *parts)
+    return list(map(numbers, asked(setup, state))), list(map(numbers, recorded.walk(setup, state)))
 
 
 def numbers(moment: Moment) -> Any:
@@ -93,11 +91,17 @@ def test_every_option(options: dict[str, Any]) -> None:
     assert_same(*walks(load("random", dtype=torch.float64), recipe, ["a cat", "dog"]))
 
 
+def rows_of(step: object, loop: recorded.Loop) -> int:
+    return len(loop.carry.active)
+
+
 @pytest.mark.parametrize("sampler", ["confidence", "eb", "fast-dllm", "draft-refine", "p2"])
 @pytest.mark.parametrize("search", ["vanilla", "smc"])
 def test_prompts_that_end_sooner_are_left_out(sampler: str, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sizes = load("random", dtype=torch.float64), []
-    monkeypatch.setattr(recorded, "Recorded", lambda step, carry: sizes.append(len(carry.rows)) or Again(step, carry))
+    monkeypatch.setattr(
+        recorded, "Recorded", lambda step, loop: sizes.append(len(loop.carry.active)) or Again(step, loop)
+    )
     extra = {} if search == "vanilla" else {"particles": 3, "every": 2, "strength": 20.0}
     recipe = Recipe(sampler, search, temperature=1.0, **extra)
     one, other = walks(model, recipe, [[1, *[model.vocab.mask] * holes, 2] for holes in (12, 2, 3, 2, 7)])
@@ -107,7 +111,9 @@ def test_prompts_that_end_sooner_are_left_out(sampler: str, search: str, monkeyp
 
 def test_what_was_recorded_serves_the_next_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     model, made = load("random", dtype=torch.float64), []
-    monkeypatch.setattr(recorded, "Recorded", lambda step, carry: made.append(len(carry.rows)) or Again(step, carry))
+    monkeypatch.setattr(
+        recorded, "Recorded", lambda step, loop: made.append(len(loop.carry.active)) or Again(step, loop)
+    )
     recipe = Recipe("uniform", "smc", length=12, temperature=1.0, particles=3, every=4)
     first, second = ["a cat", "dog"], ["a cow", "pig"]
     assert_same(*walks(model, recipe, first))
@@ -127,14 +133,14 @@ def test_walks_of_one_kind_side_by_side() -> None:
     model = load("random", dtype=torch.float64)
     recipe = Recipe("confidence", "smc", length=12, temperature=1.0, particles=3, every=4)
     sampler, search = recipe.build_sampler(), recipe.build_search()
-    way = Way(model, sampler, search, recipe.build_rules(model.vocab, model.head.width), asks=False)
+    setup = Setup(model, sampler, search, recipe.build_rules(model.vocab, model.head.width))
     states = [start(model, [from_prompt(model, text, 12)], [seed], sampler, 3) for seed, text in enumerate("ab")]
-    alone = [list(map(numbers, recorded._recorded_walk(way, state))) for state in states]
-    given_up = recorded._recorded_walk(way, states[1])
+    alone = [list(map(numbers, recorded.walk(setup, state))) for state in states]
+    given_up = recorded.walk(setup, states[1])
     for _ in range(5):
         next(given_up)
     del given_up
-    both = zip(*(map(numbers, recorded._recorded_walk(way, state)) for state in states), strict=True)
+    both = zip(*(map(numbers, recorded.walk(setup, state)) for state in states), strict=True)
     for found, expected in zip(map(list, zip(*both, strict=True)), alone, strict=True):
         assert_same(found, expected)
 
@@ -145,10 +151,10 @@ def test_broken_logits_are_told_one_step_late() -> None:
     recipe = Recipe("uniform", length=8, temperature=1.0)
     sampler, search = recipe.build_sampler(), recipe.build_search()
     state = start(model, [from_prompt(model, "ab", 8)], [0], sampler, 1)
-    way = Way(model, sampler, search, recipe.build_rules(model.vocab, model.head.width), asks=False)
+    setup = Setup(model, sampler, search, recipe.build_rules(model.vocab, model.head.width))
 
     def steps() -> Iterator[int]:
-        for moment in recorded._recorded_walk(way, state):
+        for moment in recorded.walk(setup, state):
             if moment.step == 3:
                 model.network.norm.weight.data.fill_(torch.nan)
             yield moment.step
@@ -158,19 +164,114 @@ def test_broken_logits_are_told_one_step_late() -> None:
         assert list(seen) == list(range(8))
 
 
+@dataclasses.dataclass(frozen=True)
+class Leftmost:
+    """A sampler of a user's own: one position a step, from the left; only tokens are answered."""
+
+    steps: int | None = None
+    scheduled: bool = False
+    revises: bool = False
+    filters: bool = False
+    block_length: int | None = None
+
+    def want(self, state: State, step: Step) -> torch.Tensor:
+        return state.masked
+
+    def region(self, state: State, step: Step) -> torch.Tensor:
+        return state.writable
+
+    def act(self, given: StepInput) -> torch.Tensor:
+        first = given.state.masked & (given.state.masked.long().cumsum(1) == 1)
+        return given.draw(first).token.where(first, given.state.tokens)
+
+    def done(self, state: State, step: Step) -> torch.Tensor:
+        return ~state.masked.any(1)
+
+    def time(self, state: State, step: Step) -> torch.Tensor:
+        return masked_share(state)
+
+    def steady(self, state: State) -> torch.Tensor:
+        return torch.ones_like(state.open, dtype=torch.bool)
+
+
+class Adapter:
+    """A model of a user's own, around another one; it has no place to keep recordings."""
+
+    recordable = True
+
+    def __init__(self, inner: Denoiser) -> None:
+        for name in ("name", "vocab", "head", "tokenizer", "device", "limit", "cost", "timed", "look"):
+            setattr(self, name, getattr(inner, name))
+
+
+@pytest.mark.parametrize("search", ["vanilla", "smc"])
+def test_a_sampler_and_a_model_of_ones_own_are_recorded(search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, played = Adapter(load("random", dtype=torch.float64)), []
+    monkeypatch.setattr(Again, "play", lambda self, step, real=Again.play: played.append(step) or real(self, step))
+    sampler, how = Leftmost(), SEARCHES[search]()
+    rules = Recipe(temperature=1.0).build_rules(model.vocab, model.head.width)
+    state = start(model, [from_prompt(model, text, 9) for text in ("a cat", "dog")], [0, 1], sampler, how.particles)
+    setup = Setup(model, sampler, how, rules)
+    assert not recorded.can_record(setup, state)  # only since it is on a CPU
+    monkeypatch.setattr(recorded, "on_a_gpu", lambda setup, state: True)
+    assert recorded.can_record(setup, state)
+    assert not recorded.can_record(dataclasses.replace(setup, denoiser=Counted(model)), state)
+    found = list(map(numbers, walk(model, state, sampler, how, rules)))
+    assert played == list(range(1, 10))  # the end is known one step late
+    assert_same(list(map(numbers, asked(setup, state))), found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(State):
+    """A State with one more field: how often a row was changed."""
+
+    changes: torch.Tensor | None = None  # [B] int64
+
+
+def test_a_new_field_of_the_state_is_not_forgotten() -> None:
+    """Taken, put, resampled and carried through a recorded walk of which prompts drop out, by no list of names."""
+    model = load("random", dtype=torch.float64)
+    sampler, search = SAMPLERS["confidence"](), SEARCHES["smc"](particles=2, every=2, strength=50.0)
+    rules = Recipe(temperature=1.0).build_rules(model.vocab, model.head.width)
+    canvases = [[1, *[model.vocab.mask] * holes, 2] for holes in (9, 2, 2)]
+    plain = start(model, [from_canvas(model, row) for row in canvases], range(3), sampler, 2)
+    fields = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
+    state = Counting(**fields, changes=torch.arange(6) * 100)
+
+    rows = torch.tensor([5, 0])
+    assert take(state, rows).changes.tolist() == state.take(rows).changes.tolist() == [500, 0]
+    assert state.resample(torch.tensor([0, 0, 2, 3, 5, 4])).changes.tolist() == [0, 0, 200, 300, 500, 400]
+    part = state.take(rows).replace(changes=torch.tensor([-5, -1]))
+    assert put(state, rows, part).changes.tolist() == [-1, 100, 200, 300, 400, -5]
+
+    def counted(setup: Setup, carry: Carry, real=recorded.advance) -> tuple[Carry, Moment]:
+        after, moment = real(setup, carry)
+        marked = after.state.replace(changes=after.state.changes + carry.active)
+        return dataclasses.replace(after, state=marked), dataclasses.replace(moment, state=marked)
+
+    setup = Setup(model, sampler, search, rules)
+    expected, carry = [], first_carry(setup, state)
+    while bool(carry.active.any()):
+        carry, moment = counted(setup, carry)
+        expected.append(moment.state.changes.tolist())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "advance", counted)
+        assert [moment.state.changes.tolist() for moment in recorded.walk(setup, state)] == expected
+
+
 def test_a_sampler_that_stands_still_is_told() -> None:
     class Lazy:
         def __getattr__(self, name: str) -> Any:
             return getattr(SAMPLERS["eb"](), name)
 
-        def act(self, turn):
-            return turn.state.tokens
+        def act(self, given):
+            return given.state.tokens
 
     model = random_transformer()
     state = start(model, [from_prompt(model, "ab", 8)], [0], SAMPLERS["eb"](), 1)
-    way = Way(model, Lazy(), SEARCHES["vanilla"](), asks=False)
+    setup = Setup(model, Lazy(), SEARCHES["vanilla"]())
     with pytest.raises(ProgressError, match="step 0, row 0: the sampler decided nothing"):
-        list(recorded._recorded_walk(way, state))
+        list(recorded.walk(setup, state))
 
 
 @pytest.fixture
@@ -178,9 +279,9 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The compiler's front half: what it reads of a step, run without being translated."""
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **how: real(function, backend="eager", **how))
-    recorded._compiled_next.cache_clear()
+    recorded.compiled_step.cache_clear()
     yield
-    recorded._compiled_next.cache_clear()
+    recorded.compiled_step.cache_clear()
 
 
 RECIPE = Recipe("uniform", "smc", length=12, temperature=1.0, particles=4, every=3)
@@ -199,18 +300,16 @@ def test_a_compiled_step_is_the_same_step_and_is_read_once(traced: None) -> None
 @pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="no C++ compiler")
 def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     class Once(Again):
-        def __init__(
-            self, step: Callable[[recorded.Carry], tuple[recorded.Carry, Moment]], carry: recorded.Carry
-        ) -> None:
-            super().__init__(step, carry)
-            step(carry)  # as a recording does
+        def __init__(self, step: Callable[[Carry], tuple[Carry, Moment]], loop: recorded.Loop) -> None:
+            super().__init__(step, loop)
+            step(loop.carry)  # as a recording does
 
-    def broken(way: Way, carry: recorded.Carry, every: torch.Tensor | None) -> tuple[recorded.Carry, Moment]:
+    def broken(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
         raise RuntimeError("no such instruction\nand much more")
 
     monkeypatch.setattr(recorded, "Recorded", Once)
-    monkeypatch.setattr(recorded, "_compiled_next", lambda: broken)
+    monkeypatch.setattr(recorded, "compiled_step", lambda: broken)
     model = load("random", dtype=torch.float64)
-    with pytest.warns(UserWarning, match="could not be compiled and runs as it is: no such instruction$"):
+    with pytest.warns(UserWarning, match="could not be compiled and runs uncompiled: no such instruction$"):
         one, other = walks(dataclasses.replace(model, compiled=model.network), RECIPE, ["a cat"])
     assert_same(one, other)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from unmask import SAMPLERS
-from unmask.core.beliefs import Drawn, Raw
+from unmask.core.beliefs import Beliefs, Drawn
+from unmask.core.sampler import Ranking, masked_share, rank
 from unmask.core.state import State, Vocab, begin
-from unmask.core.turn import Ranking, masked_share, rank
 from unmask.decoding.background import Background
-from unmask.samplers import P2, DraftRefine, Reveal, Turn, blocks, counts, scores
+from unmask.samplers import P2, DraftRefine, Reveal, StepInput, blocks, counts, scores
 
 M = 99
 VOCAB = Vocab(mask=M)
@@ -37,13 +37,13 @@ def turn(
     raw: Tensor | None = None,
     token: Tensor | None = None,
     late: tuple[int, ...] = (),
-) -> Turn:
+) -> StepInput:
     """A turn with made-up beliefs: `raw` holds log-probabilities of the proposals."""
     zero = torch.zeros(state.tokens.shape, dtype=torch.float64)
     entropy, standing, raw = (zero if x is None else x.double() for x in (entropy, standing, raw))
     token = torch.ones_like(state.tokens) if token is None else token
-    beliefs = Raw(entropy, zero, raw, zero, token, standing)
-    return Turn(state, step, beliefs, lambda where: Drawn(token, raw, raw, entropy, raw, zero), late)
+    beliefs = Beliefs(entropy, zero, raw, zero, token, standing)
+    return StepInput(state, step, beliefs, lambda where: Drawn(token, raw, raw, entropy, raw, zero), late)
 
 
 def ranking_of(numbers: list[float]) -> tuple[Ranking, Tensor]:
@@ -140,7 +140,7 @@ def test_p2_masks_left_after_each_step(length: int) -> None:
     """L = N: N-1, N-2, …, 0, with the public codes' float32 product and floor."""
     state, sampler, left = fresh(length), P2(), []
     for step in range(length):
-        state = state.replace(tokens=sampler.act(turn(state, step)))
+        state = state.replace(tokens=sampler.act(turn(state, step)).tokens)
         left.append(int(state.masked.sum()))
     assert left == list(range(length - 1, -1, -1))
     assert bool(sampler.done(state, length).all())
@@ -153,7 +153,7 @@ def test_eb_takes_what_the_bound_allows() -> None:
     at = turn(state, entropy=torch.tensor([entropies]))
     for bound, expected in [(0.0, {1, 2}), (0.01, {1, 2, 5}), (0.1, {1, 2, 5, 3, 4}), (0.5, set(range(6)))]:
         sampler = Reveal(scores.by_entropy, counts.EntropyBound(bound), scheduled=False)
-        after = sampler.act(at)
+        after = sampler.act(at).tokens
         assert set((after != M).nonzero()[:, 1].tolist()) == expected
     scored = scores.by_entropy(at, state.masked, state.rank)
     assert rank(scored.order, state.masked).columns[0].tolist() == [1, 2, 5, 3, 4, 0]
@@ -161,7 +161,7 @@ def test_eb_takes_what_the_bound_allows() -> None:
 
 def test_eb_takes_at_least_one() -> None:
     sampler = Reveal(scores.by_entropy, counts.EntropyBound(0.0), scheduled=False)
-    after = sampler.act(turn(fresh(3), entropy=torch.tensor([[2.0, 1.0, 1.5]])))
+    after = sampler.act(turn(fresh(3), entropy=torch.tensor([[2.0, 1.0, 1.5]]))).tokens
     assert after.tolist() == [[M, 1, M]]
 
 
@@ -208,7 +208,7 @@ def decided_by_step(sampler: Any, length: int, steps: int | None = None, **belie
             assert not state.masked.any()
             return found
         before = int(state.masked.sum())
-        state = state.replace(tokens=sampler.act(turn(state, step, **beliefs)))
+        state = state.replace(tokens=sampler.act(turn(state, step, **beliefs)).tokens)
         found.append(before - int(state.masked.sum()))
     raise AssertionError("never done")
 
@@ -285,9 +285,9 @@ def test_pc_background() -> None:
 def test_margin_and_confidence_scores() -> None:
     state = fresh(2)
     zero, two = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.int64)
-    raw = Raw(zero, zero, torch.tensor([[0.6, 0.5]]).log(), torch.tensor([[0.3, 0.1]]).log(), two, zero)
+    raw = Beliefs(zero, zero, torch.tensor([[0.6, 0.5]]).log(), torch.tensor([[0.3, 0.1]]).log(), two, zero)
     drawn = Drawn(two, torch.tensor([[0.2, 0.5]]).log(), zero, zero, zero, zero)
-    at = Turn(state, 0, raw, lambda where: drawn)
+    at = StepInput(state, 0, raw, lambda where: drawn)
     assert scores.by_margin(at, state.masked, state.rank).raw[0].tolist() == pytest.approx([0.3, 0.4])
     assert scores.by_confidence(at, state.masked, state.rank).raw[0].tolist() == pytest.approx([0.2, 0.5])
 
@@ -301,7 +301,7 @@ def test_selection_temperature_is_a_draw_among_twice_as_many() -> None:
     state = fresh(4, rows=n)
     confidence = torch.tensor([0.5, 0.9, 0.1, 0.85]).expand(n, -1)
     sampler = Reveal(scores.by_confidence, counts.quota, select_temperature=temperature)
-    chosen = (sampler.act(turn(state, raw=confidence.log())) != M).double()
+    chosen = (sampler.act(turn(state, raw=confidence.log())).tokens != M).double()
     assert bool((chosen.sum(1) == 1).all())
     seen = chosen.sum(0)
     assert seen[0] == seen[2] == 0
@@ -316,7 +316,7 @@ def test_selection_without_replacement() -> None:
     state = fresh(4, steps=2, rows=n)
     confidence = torch.tensor([0.5, 0.3, 0.2, 0.4])
     sampler = Reveal(scores.by_confidence, counts.quota, select_temperature=0.2)
-    chosen = sampler.act(turn(state, raw=confidence.expand(n, -1).log())) != M
+    chosen = sampler.act(turn(state, raw=confidence.expand(n, -1).log())).tokens != M
     assert bool((chosen.sum(1) == 2).all())
     p = confidence.double().div(0.2).softmax(0).tolist()
     pairs = [(a, b) for a in range(4) for b in range(a)]
@@ -333,15 +333,15 @@ def test_p2_masks_the_least_certain_again() -> None:
     """Four positions, four steps; at step 1 two are kept, whichever they are."""
     state = fresh(4).replace(tokens=torch.tensor([[7, M, M, M]]))
     doubt = torch.tensor([[-3.0, -0.1, -2.0, -1.0]])
-    assert P2().act(turn(state, 1, raw=doubt)).tolist() == [[M, 1, M, 1]]
-    assert P2(eta=0.0).act(turn(state, 1, raw=doubt)).tolist() == [[7, 1, M, M]]
-    assert P2(eta=2.0).act(turn(state, 1, raw=-torch.tensor([[0.6, 1.0, 2.0, 0.5]]))).tolist() == [[M, 1, M, 1]]
+    assert P2().act(turn(state, 1, raw=doubt)).tokens.tolist() == [[M, 1, M, 1]]
+    assert P2(eta=0.0).act(turn(state, 1, raw=doubt)).tokens.tolist() == [[7, 1, M, M]]
+    assert P2(eta=2.0).act(turn(state, 1, raw=-torch.tensor([[0.6, 1.0, 2.0, 0.5]]))).tokens.tolist() == [[M, 1, M, 1]]
 
 
 def test_p2_with_eta_0_never_reopens_even_where_all_are_certain() -> None:
     """A decided position on the right, all scores 0: the tie must not cost it its place."""
     state = fresh(4).replace(tokens=torch.tensor([[M, M, M, 7]]))
-    after = P2(eta=0.0).act(turn(state, 1, raw=torch.zeros(1, 4)))
+    after = P2(eta=0.0).act(turn(state, 1, raw=torch.zeros(1, 4))).tokens
     assert int(after[0, 3]) == 7 and int((after == M).sum()) == 2
 
 
@@ -352,7 +352,7 @@ def test_draft_refine_phases() -> None:
     for step in range(100):
         if bool(sampler.done(state, step).all()):
             break
-        state = state.replace(tokens=sampler.act(turn(state, step, raw=confidence, standing=confidence)))
+        state = state.replace(tokens=sampler.act(turn(state, step, raw=confidence, standing=confidence)).tokens)
         masks.append(int(state.masked.sum()))
     assert masks == [7, 6, 5, 4, 3, 2, 3, 2, 3, 2, 1, 0]
 
@@ -360,7 +360,7 @@ def test_draft_refine_phases() -> None:
 def test_draft_refine_masks_the_least_certain_standing_token() -> None:
     state = fresh(4).replace(tokens=torch.tensor([[5, 6, 7, M]]))
     standing = torch.tensor([[-1.0, -3.0, -2.0, -9.0]])
-    after = DraftRefine(0.75, 1, 1).act(turn(state, 3, standing=standing))
+    after = DraftRefine(0.75, 1, 1).act(turn(state, 3, standing=standing)).tokens
     assert after.tolist() == [[5, M, 7, M]]
 
 

@@ -17,7 +17,8 @@ from unmask import Recipe
 from unmask.core.denoiser import Head
 from unmask.core.resampling import Resampled, Search, resample, solve_strength
 from unmask.core.state import State, Vocab, begin
-from unmask.core.step import Rules, walk
+from unmask.core.step import Rules
+from unmask.core.walk import walk
 from unmask.decoding import trace as traces
 from unmask.decoding.decode import decode, decode_batch
 from unmask.errors import SettingError

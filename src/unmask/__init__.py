@@ -1,6 +1,6 @@
 """unmask decodes masked diffusion language models along low-uncertainty paths.
 
-text ─decoding→ State ─models→ hidden ─core.beliefs→ Raw ─search→ State ─samplers→ tokens      (core: the loop)
+text ─decoding→ State ─models→ hidden ─core.beliefs→ Beliefs ─search→ State ─samplers→ tokens      (core.walk: the loop)
 
 Each public name is loaded when it is first asked for: `import unmask` takes no time.
 """
@@ -67,12 +67,13 @@ _MOVED = {
     "compare": "evaluate.compare",
     "countdown": "tasks.puzzles.countdown",
     "dice": "core.dice",
-    "engine": "core.step",
+    "engine": "core.walk core.step",
     "entropy": "core.entropy",
     "judge": "evaluate.judge",
     "likelihood": "decoding.likelihood",
     "lmeval": "evaluate.lm_eval.model",
     "models.denoiser": "core.denoiser",
+    "models.text": "models.tokenizers",
     "page": "report.page",
     "paths": "evaluate.theory.reference",
     "prompt": "decoding.prompt",
@@ -88,7 +89,7 @@ _MOVED = {
 }
 
 
-_RENAMED: dict[str, str] = {}  # names of 0.1 in these modules -> what they are called now
+_RENAMED = {"Draw": "DrawRule", "Raw": "Beliefs", "Way": "Setup"}  # names of 0.1 in these modules -> those of now
 
 
 class _Moved:

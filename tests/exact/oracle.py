@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from unmask.core.state import State, begin
-from unmask.core.step import Rules, walk
+from unmask.core.step import Rules
+from unmask.core.walk import walk
 from unmask.models.made.table import Table
 from unmask.samplers import Sampler
 from unmask.search import Search

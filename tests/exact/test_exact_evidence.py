@@ -31,8 +31,9 @@ from oracle import SIGMAS, Kernel, Oracle, Pick, Tokens, kernel, measures, z_sco
 from torch import Tensor
 
 from unmask import Recipe
-from unmask.core.beliefs import Draw
-from unmask.core.step import Rules, walk
+from unmask.core.beliefs import DrawRule
+from unmask.core.step import Rules
+from unmask.core.walk import walk
 from unmask.decoding.decode import decode_batch
 from unmask.samplers import SAMPLERS, Sampler
 from unmask.search import SCHEMES, smc
@@ -70,7 +71,7 @@ def run(oracle: Oracle, sampler: Sampler, particles: int, **settings: object) ->
     table = oracle.table
     state = ideal.first_state(table, oracle.blank, RUNS, particles, sampler.steps, SEED)
     log_evidence, moved = torch.zeros(RUNS, dtype=torch.float64), [0.0]
-    for moment in walk(table, state, sampler, smc(particles, **settings), Rules(Draw(1.0))):  # type: ignore[arg-type]
+    for moment in walk(table, state, sampler, smc(particles, **settings), Rules(DrawRule(1.0))):  # type: ignore[arg-type]
         state = moment.state
         if moment.resampled is not None:
             log_evidence = log_evidence + moment.resampled.log_evidence

@@ -18,7 +18,7 @@ import torch
 from oracle import ALARM, Oracle, Pick, Tokens, chi_square, kernel, measures, ranked
 
 from unmask import Recipe
-from unmask.core.beliefs import Draw
+from unmask.core.beliefs import DrawRule
 from unmask.core.step import Rules
 from unmask.decoding.decode import decode_batch
 from unmask.samplers import SAMPLERS
@@ -165,7 +165,7 @@ def test_every_step_has_the_enumerated_law(name: str) -> None:
     case = CASES[name]
     laws = enumerated(case, case.law, case.how)
     sampler = SAMPLERS[case.sampler](**case.settings)
-    rules = Rules(Draw(**{**PLAIN, **case.how}), late=case.late)  # type: ignore[arg-type]
+    rules = Rules(DrawRule(**{**PLAIN, **case.how}), late=case.late)  # type: ignore[arg-type]
     start = case.start or case.oracle.blank
     states = ideal.sample(case.oracle, sampler, rules, start, case.prompts, 3, seed=1_000_000)
     assert len(states) == len(laws)
@@ -184,14 +184,14 @@ def test_every_step_has_the_enumerated_law(name: str) -> None:
 @pytest.mark.parametrize("oracle", [THREE, FOUR], ids=["three", "four"])
 def test_one_token_at_a_time_samples_the_joint(sampler: str, settings: dict[str, float], oracle: Oracle) -> None:
     """By the chain rule, for every order that does not depend on the proposals; n = 24,000, 1e-6."""
-    rules = Rules(Draw(1.0))
+    rules = Rules(DrawRule(1.0))
     states = ideal.sample(oracle, SAMPLERS[sampler](**settings), rules, oracle.blank, 8_000, 3, seed=7)
     assert chi_square(states[-1], oracle.exact(), oracle.size) > ALARM
 
 
 def test_an_order_that_looks_at_the_proposals_does_not() -> None:
     """Confidence at temperature 1 prefers probable proposals: the test above would see it."""
-    states = ideal.sample(THREE, SAMPLERS["confidence"](), Rules(Draw(1.0)), THREE.blank, 8_000, 3, seed=7)
+    states = ideal.sample(THREE, SAMPLERS["confidence"](), Rules(DrawRule(1.0)), THREE.blank, 8_000, 3, seed=7)
     assert chi_square(states[-1], THREE.exact(), THREE.size) < ALARM
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from unmask import SAMPLERS, SEARCHES, Denoiser, Recipe, Table
-from unmask.core.turn import Sampler
+from unmask.core.sampler import Sampler
 from unmask.decoding.settings import takes
 from unmask.models.transformer import random_transformer
 from unmask.samplers import counts

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unmask import Denoiser, Table
-from unmask.core.turn import Sampler
+from unmask.core.sampler import Sampler
 from unmask.decoding.trace import Event
 from unmask.models.transformer import Transformer
 

@@ -12,10 +12,11 @@ import torch
 
 from unmask import Denoiser, Recipe, Table, UnmaskError, decode, decode_batch, load
 from unmask.core.state import State
-from unmask.core.step import walk
+from unmask.core.walk import walk
 from unmask.decoding import trace
 from unmask.decoding.prompt import from_prompt, start
 from unmask.models import Head
+from unmask.models.wrap import Counted
 from unmask.samplers import Reveal, scores
 from unmask.search import Search
 
@@ -221,11 +222,15 @@ def test_settings_without_effect(how: dict[str, Any], words: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "no json", "[1]", '{"num_token": 3}', '{"num_token": 0, "p_baseline_dict": {}}']
 )
-def test_background_tables(text: str | None, tmp_path: Path) -> None:
+def test_background_tables(text: str | None, tmp_path: Path, model: Denoiser) -> None:
+    """A recipe reads no file; decoding refuses the table before the network runs."""
     path = tmp_path / "table.json"
     if text is not None:
         path.write_text(text)
-    complaint(lambda: Recipe(sampler="pc", background=str(path)), "table.json", "unmask frequencies")
+    recipe = Recipe(sampler="pc", background=str(path), length=4)
+    asked = Counted(model)
+    complaint(lambda: decode(asked, "", recipe=recipe), "table.json", "unmask frequencies")
+    assert asked.count.calls == 0
 
 
 def test_tokens_to_ban_or_delay(model: Denoiser) -> None:

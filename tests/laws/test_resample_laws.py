@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from unmask import SAMPLERS, SEARCHES, Denoiser, Table, decode_batch
-from unmask.core.step import Moment, walk
-from unmask.decoding.prompt import from_canvas, start
+from unmask.core.step import Moment
+from unmask.core.walk import walk
+from unmask.decoding.decode import prepare
+from unmask.decoding.prompt import from_canvas
 from unmask.errors import SettingError
 from unmask.search import POTENTIALS, SCHEMES
 
@@ -152,10 +154,8 @@ def test_twins_part_at_the_next_step(sampler: str, walk_case: Callable[..., Walk
 
 def moments(case: Case, models: dict[str, Denoiser], background: Path) -> list[Moment]:
     model, recipe = models[case.model], case.recipe(background)
-    sampler, search = recipe.build_sampler(), recipe.build_search()
     rows = [from_canvas(model, row) for row in canvases(model)]
-    state = start(model, rows, SEEDS, sampler, search.particles)
-    return list(walk(model, state, sampler, search, recipe.build_rules(model.vocab, model.head.width)))
+    return list(walk(*prepare(model, rows, SEEDS, recipe)))
 
 
 @pytest.mark.parametrize("case", RESAMPLING, ids=str)

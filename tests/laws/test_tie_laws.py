@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unmask import Recipe, decode, decode_batch
-from unmask.core.turn import rank
+from unmask.core.sampler import rank
 from unmask.models.transformer import random_transformer
 
 

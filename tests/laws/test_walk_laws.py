@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from unmask import Denoiser, Result, decode_batch
-from unmask.core import step as engine
+from unmask.core import walk as engine
 from unmask.core.state import State
 from unmask.decoding import trace
 from unmask.decoding.prompt import from_canvas, start
 from unmask.models.wrap import Guided
-from unmask.samplers import Turn
+from unmask.samplers import StepInput
 from unmask.search import POTENTIALS, Search
 
 from . import oracle
@@ -260,7 +260,7 @@ class Rogue:
     def region(self, state: State, step: int) -> Tensor:
         return state.writable
 
-    def act(self, turn: Turn) -> Tensor:
+    def act(self, turn: StepInput) -> Tensor:
         return torch.full_like(turn.state.tokens, turn.step)
 
     def done(self, state: State, step: int) -> Tensor:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from serving import Running
 
-from unmask.cli.serve import LIMITS
 from unmask.decoding import trace
 from unmask.server import schemas
+from unmask.server.limits import Limits
 
 GUIDE = Path(__file__).parent.parent.parent / "docs" / "guide"
 PAGE = "".join((GUIDE / f"{name}.md").read_text() for name in ("serving", "requests", "operating"))
@@ -45,7 +46,7 @@ def test_curl(usual, tmp_path):
 
 
 def test_every_limit_and_refused_field_is_told():
-    for flag in LIMITS:
+    for flag in [limit.metadata["flag"] for limit in fields(Limits)]:
         assert f"`{flag}`" in PAGE or (flag == "--max-batch" and flag in PAGE), flag
     for name in schemas.NEUTRAL:
         assert f"`{name}`" in PAGE or name in ("tool_choice", "modalities", "service_tier"), name

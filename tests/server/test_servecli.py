@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from openai import OpenAI
 
 from unmask.cli import main
-from unmask.cli.serve import LIMITS
+from unmask.cli.serve import add_serve
 from unmask.server.limits import Limits
 
 
@@ -104,7 +105,10 @@ def test_help_says_what_holds_here(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_usual_limits_are_those_of_the_library() -> None:
-    assert {field: default for field, default, _ in LIMITS.values()} == vars(Limits())
+    parser = ArgumentParser()
+    add_serve(parser)
+    args = vars(parser.parse_args([]))
+    assert {name: args[f"limit_{name}"] for name in vars(Limits())} == vars(Limits())
 
 
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

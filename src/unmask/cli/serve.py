@@ -7,6 +7,7 @@ import sys
 import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from unmask.cli import flags
@@ -14,18 +15,12 @@ from unmask.cli.models import add_model, as_run, load_model
 from unmask.cli.parser import flag
 from unmask.errors import InputError
 from unmask.models import BUNDLED, Denoiser
+from unmask.server.limits import Limits
 
 TOKEN = "UNMASK_TOKEN"
 # flag: (field of Limits, default, help)
-LIMITS: dict[str, tuple[str, float, str]] = {
-    "--max-body": ("body", 1 << 20, "bytes of a request"),
-    "--max-length": ("length", 4096, "positions of prompt and answer together"),
-    "--max-cells": ("cells", 1 << 16, "choices × particles × positions, of a request and of a batch"),
-    "--max-choices": ("choices", 128, "n × prompts of a request"),
-    "--max-queue": ("queue", 256, "choices that wait; more are answered with 429"),
-    "--max-batch": ("batch", 64, "choices that are decoded together"),
-    "--timeout": ("seconds", 120.0, "seconds from a request to its answer; then 408"),
-    "--grace": ("grace", 10.0, "seconds for what is under way after Ctrl-C"),
+LIMITS: dict[str, tuple[str, Any, str]] = {
+    one.metadata["flag"]: (one.name, one.default, one.metadata["help"]) for one in fields(Limits)
 }
 
 # help of settings that read otherwise here: each is what holds where a request says nothing
@@ -38,8 +33,7 @@ HELP = {
 def run_serve(args: Namespace) -> None:
     """Serve models over HTTP."""
     try:
-        from unmask.server.limits import Limits  # fastapi and uvicorn are optional
-        from unmask.server.request import ServeConfig
+        from unmask.server.request import ServeConfig  # fastapi and uvicorn are optional
         from unmask.server.run import Server, serve
     except ModuleNotFoundError as error:
         if str(error.name).startswith("unmask"):

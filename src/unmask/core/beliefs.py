@@ -1,12 +1,11 @@
-"""Hidden rows × head -> what the model believes (weigh) and which token is drawn (draw), only where asked.
+"""Hidden rows × head -> the model's beliefs (weigh) and tokens drawn from them (draw), only where asked.
 
-Neither pass keeps the logits. On CUDA the kernels of `fused` do both where they can; the torch reference, everywhere
+Neither pass keeps the logits. On CUDA the kernels of `gpu.head` do both where they can; the torch reference, everywhere
 else, puts rows through the head in chunks.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,19 +13,21 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from unmask.core.denoiser import Head
-from unmask.core.gpu import fused
+from unmask.core.denoiser import Denoiser, Head
+from unmask.core.gpu import head as fused
+from unmask.core.state import State
+from unmask.errors import ModelError
 
 CHUNK = (
     1 << 22
 )  # logits held at a time: 16 MiB of float32, which a processor's cache holds; top-p on CUDA takes 224 MiB
 BLOCK = 64  # tokens whose shares are summed up before one of them is looked for
 FAINT = -1000.0  # e^FAINT is 0, and 0 · FAINT is too
-Numbers = TypeVar("Numbers", "Raw", "Drawn")
+Numbers = TypeVar("Numbers", "Beliefs", "Drawn")
 
 
 @dataclass(frozen=True)
-class Raw:
+class Beliefs:
     """The model's own distribution at each position: before temperature, filters and bans. Logs are natural."""
 
     entropy: Tensor  # [B, L]
@@ -35,10 +36,7 @@ class Raw:
     second: Tensor  # [B, L] and of the runner-up
     best: Tensor  # [B, L] int64: the most probable token, lowest id on ties
     standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
-    pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which a draw at temperature 1 may go on
-
-
-RAW = tuple(one.name for one in dataclasses.fields(Raw) if one.name != "pieces")
+    pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which an unfiltered draw needs no sweep
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Drawn:
     """A token for each position, and the tempered, filtered distribution that it was drawn from."""
 
     token: Tensor  # [B, L] int64
-    raw: Tensor  # [B, L] the token's log-probability in the model's own distribution
+    model_logp: Tensor  # [B, L] the token's log-probability in the model's own distribution
     log: Tensor  # [B, L] the token's log-probability in the distribution drawn from
     entropy: Tensor  # [B, L] of the distribution drawn from
     top: Tensor  # [B, L] log-probability of its most probable token
@@ -54,42 +52,56 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """How a token is drawn. Temperature 0 takes the most probable one of what the filters leave."""
+class DrawRule:
+    """How a token is drawn. Temperature 0 takes the most probable token that the filters leave."""
 
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
-    ban: tuple[int, ...] = ()  # never drawn; entropies do not know of it
+    ban: tuple[int, ...] = ()  # never drawn; has no effect on entropies
 
 
-def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, keep: bool = False) -> Raw:
-    """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere. `keep`: `plain` draws follow."""
+def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, keep: bool = False) -> Beliefs:
+    """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere.
+
+    `keep`: also store the mass of each piece of the vocabulary, so that an unfiltered draw needs no second sweep.
+    """
     if fused.usable(hidden, head):
         fields, pieces = fused.weigh(hidden, head, where, tokens, keep=keep)
-        return Raw(*fields, pieces=pieces)
+        return Beliefs(*fields, pieces=pieces)
     return weigh_reference(hidden, head, where, tokens)
 
 
-def plain(how: Draw) -> bool:
+def ask(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor) -> Beliefs:  # rows [R]
+    """The beliefs of a few rows at the positions `where` [R, L], `tokens` [R, L] standing there; or an error."""
+    hidden, _ = denoiser.look(state, rows)
+    found = weigh(hidden, denoiser.head, where, tokens)
+    if not bool((found.normaliser.isfinite() | ~where).all()):
+        raise ModelError(f"{denoiser.name} gave logits that are no distribution", "check its weights, dtype and input")
+    return found
+
+
+def is_unfiltered(how: DrawRule) -> bool:
     """Whether tokens are drawn from the model's own distribution."""
     return how.temperature == 1 and how.top_k is None and (how.top_p is None or how.top_p >= 1) and not how.ban
 
 
-def draw(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw, raw: Raw | None = None) -> Drawn:
+def draw(
+    hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule, beliefs: Beliefs | None = None
+) -> Drawn:
     """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere.
 
-    `raw`: what `weigh` found there. Where it kept its pieces, `plain` draws need no sweep, and what is elsewhere stays.
+    `beliefs`: the result of `weigh` there. Where it kept its pieces, an unfiltered draw needs no sweep.
     """
-    if raw is not None and raw.pieces is not None and plain(how):
-        drawn = fused.draw_from(raw.pieces, hidden, head, where, dice)
-        return Drawn(*drawn, raw.entropy, raw.top, raw.second)
+    if beliefs is not None and beliefs.pieces is not None and is_unfiltered(how):
+        drawn = fused.draw_from(beliefs.pieces, hidden, head, where, dice)
+        return Drawn(*drawn, beliefs.entropy, beliefs.top, beliefs.second)
     if fused.usable(hidden, head, how.top_k, how.top_p):
         return Drawn(*fused.draw(hidden, head, where, dice, how.temperature, how.ban))
     return draw_reference(hidden, head, where, dice, how)
 
 
-def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Raw:
+def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Beliefs:
     """`weigh` in tensor operations, on any device and in any precision."""
     tokens = tokens[where]
 
@@ -99,10 +111,10 @@ def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -
         stands = stands.where(standing < head.width, -torch.inf)
         return sums.entropy(), sums.normaliser, sums.top, sums.second, sums.best, stands
 
-    return _sweep(Raw, hidden, head, where, one)
+    return _sweep(Beliefs, hidden, head, where, one)
 
 
-def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw) -> Drawn:
+def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule) -> Drawn:
     """`draw` in tensor operations, on any device and in any precision."""
     dice = dice[where]
 
@@ -117,12 +129,12 @@ def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how:
     return _sweep(Drawn, hidden, head, where, one)
 
 
-def most_probable(raw: Raw) -> Drawn:
-    """What `draw` gives at temperature 0 without filters, from numbers that `weigh` already has."""
-    return Drawn(raw.best, raw.top, raw.top, raw.entropy, raw.top, raw.second)
+def most_probable(beliefs: Beliefs) -> Drawn:
+    """The draw at temperature 0 without filters, without another sweep."""
+    return Drawn(beliefs.best, beliefs.top, beliefs.top, beliefs.entropy, beliefs.top, beliefs.second)
 
 
-def filtered(logits: Tensor, how: Draw) -> Tensor:  # [R, V] -> [R, V]
+def filtered(logits: Tensor, how: DrawRule) -> Tensor:  # [R, V] -> [R, V]
     """Bans, then temperature, then top-p, then top-k, as the Dream family orders them; -inf is out."""
     if how.ban:
         logits = logits.index_fill(1, torch.tensor(how.ban, device=logits.device), -torch.inf)
@@ -170,7 +182,7 @@ def _chunks(asked: Tensor, width: int) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class _Sums:
-    """What a chunk of logits comes to. There are few passes over them: they are what takes the time."""
+    """Sums over a chunk of logits, in few passes: the passes take the time."""
 
     best: Tensor  # [R] int64: the lowest on ties
     base: Tensor  # [R]: the largest logit, 0 where that is not finite
@@ -182,7 +194,7 @@ class _Sums:
     shares: Tensor  # [R, V]: their exponentials
 
     def entropy(self) -> Tensor:  # [R] nats
-        """After it there are no shares."""
+        """Overwrites `shares`."""
         return (self.log - self.shares.mul_(self.below).sum(1) / self.log.exp()).clamp(min=0)
 
 
@@ -212,20 +224,3 @@ def _inverse(shares: Tensor, dice: Tensor) -> Tensor:  # [R, V], [R] -> [R]
     left = goal - (reached.gather(1, block) - sums.gather(1, block))
     place = torch.searchsorted(inside, left.clamp(min=torch.finfo(torch.float64).tiny).minimum(inside[:, -1:]))
     return (block * BLOCK + place)[:, 0].clamp(max=shares.shape[1] - 1)  # past the end only without a distribution
-
-
-def merge(new: Raw, old: Raw | None, where: Tensor) -> Raw:
-    """`new` at `where`, `old` elsewhere."""
-    if old is None:
-        return new
-    return dataclasses.replace(
-        new,
-        **{name: torch.where(where, getattr(new, name), getattr(old, name)) for name in RAW},
-        pieces=None,
-    )
-
-
-def rows(raw: Raw, index: Tensor) -> Raw:
-    """These rows, as `State.take` does it."""
-    pieces = None if raw.pieces is None else raw.pieces.take(index)
-    return Raw(*(getattr(raw, name)[index] for name in RAW), pieces=pieces)

@@ -1,9 +1,9 @@
-"""Denoiser and Head: what the engine asks of a model."""
+"""Denoiser and Head: what decoding asks of a model; Traits: what a driver may know about it besides."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,11 +23,11 @@ class Head:
     width: int  # V, the number of logits
     weight: Tensor | None = None  # [V, D]
     bias: Tensor | None = None  # [V]
-    absent: tuple[int, ...] = ()  # ids that are no part of the model's distribution
+    absent: tuple[int, ...] = ()  # ids outside the model's distribution
 
     @cached_property
     def closed(self) -> dict[tuple[int, ...], Tensor]:
-        """Ids -> the bias with -inf at these, [V] float32, once somebody has made it."""
+        """Ids -> the bias with -inf at these, [V] float32, filled on first use."""
         return {}
 
     def logits(self, hidden: Tensor) -> Tensor:  # [R, D] -> [R, V], float32 or float64
@@ -71,7 +71,10 @@ class Chats(Protocol):
 
 
 class Denoiser(Protocol):
-    """A masked diffusion model. Row i of the hidden states predicts token i; every quirk stays in the adapter."""
+    """A masked diffusion model. Row i of the hidden states predicts token i; every quirk stays in the adapter.
+
+    An adapter may also have any member of Traits, whose defaults hold otherwise.
+    """
 
     @property
     def name(self) -> str: ...
@@ -101,3 +104,19 @@ class Denoiser(Protocol):
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         """Hidden states [R, L, D] of these rows, and the cache of the whole state (None if the model keeps none)."""
         ...
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the drivers of a walk ask about a denoiser; read by `traits`, so that an adapter needs none of it."""
+
+    recordable: bool = False  # `look` of all rows can be captured as a CUDA graph: no host read, fixed shapes
+    keeps_rows: bool = False  # the answer depends on the row's own cache, so equal rows are not interchangeable
+    is_compiled: bool = False  # the network is compiled, so compiling the rest of a step pays, too
+    recordings: list[Any] | None = None  # where recorded steps are kept for the next walk
+
+
+def traits(denoiser: Denoiser) -> Traits:
+    """The denoiser's own traits, the defaults elsewhere."""
+    own = {one.name: getattr(denoiser, one.name) for one in fields(Traits) if hasattr(denoiser, one.name)}
+    return Traits(**own)

@@ -7,6 +7,7 @@ else, so it has the same bits on every device, alone or in a batch, whatever els
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -47,6 +48,11 @@ def philox(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> tuple[Ten
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + KEY_STEPS[0]) & WORD, (k1 + KEY_STEPS[1]) & WORD
     return c0, c1, c2, c3
+
+
+def keys(seeds: Sequence[int]) -> Tensor:  # [B] int64
+    """Seeds, which may be any integers, folded into 64 bits."""
+    return torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])
 
 
 def uniform(key: Tensor, slot: Tensor, step: int | Tensor, column: Tensor, purpose: Purpose) -> Tensor:

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from unmask.core import dice
 from unmask.core.dice import Purpose
+from unmask.core.sampler import rank
 from unmask.core.state import State, Step
-from unmask.core.turn import rank
 
 SAME = 1e-6  # relative: values that differ by less are equal up to a network's rounding, which a batch can change
 # weights [P, K] (0: takes no part), offspring to draw A [P], uniforms [P, K] -> the particle of each offspring [P, K]
@@ -135,11 +135,11 @@ def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Te
     whose = ancestors.view(-1, state.particles)
     copies = (whose[:, :, None] == whose[:, None]).tril(-1).any(2).view(-1)
     written = state.writable & ~state.masked & (copies & more)[:, None]
-    order = state.gumbel(step, Purpose.REOPEN) - state.said
+    order = state.gumbel(step, Purpose.REOPEN) - state.token_logp
     many = (search.reopen * written.sum(1).double() + 1e-9).long()  # a share that is whole up to rounding is whole
     again = rank(order, written, exact=True).first(many)
     tokens = state.tokens.masked_fill(again, state.vocab.mask)
-    return state.replace(tokens=tokens, said=state.said.masked_fill(again, 0.0))
+    return state.replace(tokens=tokens, token_logp=state.token_logp.masked_fill(again, 0.0))
 
 
 def _ancestors(search: Search, state: State, step: Step, taking: Tensor, weights: Tensor) -> Tensor:  # [P, K]

@@ -1,18 +1,20 @@
-"""Vocab and State: everything that follows a particle, in one frozen value."""
+"""Vocab and State: everything that follows a particle, in one frozen value; rows of any such value."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from unmask.core import dice
 
-NOTHING = 1e-6  # nats: an entropy or a surprise below it is as good as none
-Step = int | Tensor  # steps taken before this one; a 0-d int64 tensor where a recorded step is played again
+NOTHING = 1e-6  # nats: a lower bound of entropies and surprises whose logarithm is taken
+Step = int | Tensor  # steps taken before this one; a 0-d int64 tensor in a recorded step
+Value = TypeVar("Value")  # a frozen dataclass that holds tensors
 
 
 def exact(step: Step) -> int | Tensor:
@@ -35,6 +37,56 @@ class Cache(Protocol):
     def __getitem__(self, rows: Tensor) -> Any: ...
 
 
+# --- rows of values ---------------------------------------------------------------------------------------------------
+
+
+def change(value: Value, function: Callable[..., Any], *others: Value) -> Value:
+    """A value with `function` of each of its tensors and caches, given those of `others` too.
+
+    Fields that are dataclasses are entered; numbers, texts and tuples stay. So a new field cannot be forgotten.
+    """
+    changed = {}
+    for field in dataclasses.fields(value):  # type: ignore[arg-type]
+        mine, theirs = getattr(value, field.name), (getattr(other, field.name) for other in others)
+        if isinstance(mine, Tensor) or (hasattr(mine, "__getitem__") and not isinstance(mine, str | tuple)):
+            changed[field.name] = function(mine, *theirs)
+        elif dataclasses.is_dataclass(mine):
+            changed[field.name] = change(mine, function, *theirs)
+    return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """All tensors of a value, in an order that is always the same."""
+    found: list[Tensor] = []
+    change(value, lambda mine: found.append(mine) or mine)  # type: ignore[func-returns-value]
+    return [one for one in found if isinstance(one, Tensor)]
+
+
+def take(value: Value, rows: Tensor) -> Value:  # rows [R]
+    """These rows of a value. Its tensors have a first axis of rows [B], of prompts [P], or none."""
+    batch = _batch(value)
+    return change(value, lambda mine: mine[_index(mine, rows, batch)] if getattr(mine, "ndim", 1) else mine)
+
+
+def put(value: Value, rows: Tensor, part: Value) -> Value:  # rows [R]
+    """A value whose rows are those of `part`; the others stay as they are."""
+    batch = _batch(value)
+    return change(value, lambda mine, new: mine.index_copy(0, _index(mine, rows, batch), new), part)
+
+
+def _batch(value: Any) -> int:
+    return max(len(one) for one in tensors(value) if one.ndim)
+
+
+def _index(mine: Any, rows: Tensor, batch: int) -> Tensor:
+    """The rows, or their prompts for a tensor of one entry a prompt."""
+    particles = batch // max(1, len(mine)) if isinstance(mine, Tensor) else 1
+    return rows if particles <= 1 else rows[::particles] // particles
+
+
+# --- the state --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class State:
     """Rows of a walk, `prompt * particles + particle`; B rows, L columns, left-padded."""
@@ -53,7 +105,7 @@ class State:
     log_entropy_sum: Tensor  # [B] float64: logarithms of the state entropies so far, each up to an EOS
     log_entropy_weight: Tensor  # [B] float64: how many they are
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
-    said: Tensor  # [B, L] float64: log-probability of a token when it was written, in the model's distribution, nats
+    token_logp: Tensor  # [B, L] float64: log-probability of each token when it was written, of the model's own, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
     vocab: Vocab
     particles: int
@@ -87,18 +139,19 @@ class State:
 
     @property
     def surprise(self) -> Tensor:  # [B] float64, nats a position
-        """The geometric mean of what was foreseen, the geometric mean of the state entropies so far, and of what was
-        met, the mean of -log p of the tokens at the open positions. What follows an EOS counts in neither: it costs
-        nothing, and short texts would win."""
+        """sqrt(A · B). A: the geometric mean of the state entropies so far. B: the mean -log p of the written tokens.
+
+        Positions after an EOS count in neither: they cost nothing, and short texts would win.
+        """
         foreseen = self.log_entropy_sum / self.log_entropy_weight
         counted = self.writable & ~tail(self)
-        met = -self.said.where(counted, 0.0).sum(1) / counted.sum(1).clamp(min=1)
+        met = -self.token_logp.where(counted, 0.0).sum(1) / counted.sum(1).clamp(min=1)
         return ((foreseen + met.clamp(min=NOTHING).log()) / 2).exp()
 
     @property
     def log_prob(self) -> Tensor:  # [B] float64, nats
         """Of the tokens written so far that stand."""
-        return self.said.sum(1)
+        return self.token_logp.sum(1)
 
     def replace(self, **changes: Any) -> State:
         """A new State with these fields."""
@@ -106,12 +159,7 @@ class State:
 
     def take(self, rows: Tensor) -> State:  # rows [R]
         """These rows, contents and slot together."""
-        moved = {
-            field.name: getattr(self, field.name)[rows]
-            for field in dataclasses.fields(self)
-            if isinstance(getattr(self, field.name), Tensor) or (field.name == "cache" and self.cache is not None)
-        }
-        return dataclasses.replace(self, **moved)
+        return change(self, lambda mine: mine[rows])
 
     def resample(self, ancestors: Tensor) -> State:  # ancestors [B]
         """Every row takes its ancestor's contents and keeps its own slot, so that twins part at once."""
@@ -127,7 +175,7 @@ class State:
 
 
 def one_of(tokens: Tensor, ids: tuple[int, ...]) -> Tensor:  # bool
-    """Which tokens are among a few ids; nothing is sent to the device for it."""
+    """Which tokens are among a few ids, without a copy to the device."""
     found = torch.zeros_like(tokens, dtype=torch.bool)
     for number in ids:
         found = found | (tokens == number)
@@ -140,6 +188,13 @@ def tail(state: State) -> Tensor:  # [B, L] bool
     hole = (state.writable & ~previous).long().cumsum(1)  # 1, 2, … from the left
     ends = torch.where(one_of(state.tokens, state.vocab.eos) & state.writable, hole, 0).cummax(1).values
     return state.writable & (torch.nn.functional.pad(ends, (1, 0))[:, :-1] == hole)
+
+
+def padded(rows: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:  # [B, L] int64, [B, L] bool
+    """Rows of any lengths, left-padded with `fill`, and where they are not padding."""
+    longest = max(map(len, rows))
+    tokens = torch.tensor([[fill] * (longest - len(row)) + list(row) for row in rows])
+    return tokens, torch.arange(longest) >= longest - torch.tensor([[len(row)] for row in rows])
 
 
 def begin(
@@ -175,7 +230,7 @@ def begin(
         log_entropy_sum=zero,
         log_entropy_weight=zero,
         log_weight=zero,
-        said=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
+        token_logp=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         score=zero,
         vocab=vocab,
         particles=particles,

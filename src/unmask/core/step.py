@@ -1,38 +1,35 @@
-"""State × denoiser × sampler × search -> Moments: the one loop. Look, weigh, resample, draw, act.
+"""Setup × Carry -> the next Carry and a Moment: one step of decoding. Look, weigh, resample, draw, act.
 
-Weighing comes at the top of the step: the numbers that judge a state are the ones that move it on, so resampling
-evaluates nothing that best-of-n does not. Tokens are drawn after resampling.
+Weighing comes at the top of the step: the numbers that judge a state also advance it, so resampling needs no extra
+network calls. Tokens are drawn after resampling.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from unmask.core import beliefs, dice
-from unmask.core.beliefs import Draw, Drawn, Raw
+from unmask.core import dice
+from unmask.core.beliefs import Beliefs, Drawn, DrawRule, draw, is_unfiltered, most_probable, weigh
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
-from unmask.core.faults import Faults
 from unmask.core.resampling import Resampled, Search, reopen
-from unmask.core.state import State, Step, remember, tail
-from unmask.core.turn import Sampler, Turn
-from unmask.errors import ModelError, ProgressError
-from unmask.models.cache import is_cached
+from unmask.core.sampler import Sampler, StepInput, Written
+from unmask.core.state import State, Step, change, remember, tail, take
+from unmask.errors import ModelError, ProgressError, SettingError, UnmaskError
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for a walk whatever its sampler and search."""
+    """Settings of a walk that hold for every sampler and search."""
 
-    draw: Draw = Draw()
+    draw: DrawRule = DrawRule()
     late: tuple[int, ...] = ()  # tokens that may only come last in time
     fill_tail: bool = False  # fill what follows a decided EOS at once
     skip_tail: bool = False  # leave what follows a decided EOS out of the state entropy
@@ -40,10 +37,37 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Tally:
-    """What a walk has cost so far. Two methods are compared at equal evaluations."""
+class Setup:
+    """All that is the same in every step of a walk."""
 
-    steps: Tensor  # [B] int64: turns of the loop that a row took
+    denoiser: Denoiser
+    sampler: Sampler
+    search: Search
+    rules: Rules = Rules()
+    skips_rows: bool = True  # leave out rows that need no call; the host waits for the device to know them
+    shares_rows: bool = True  # equal canvases of a prompt are computed once, not only given the same numbers
+    may_resample: bool = True  # False: a step in which no prompt is due
+    keeps_hidden: bool = False  # moments hold the hidden states
+    weigh: Callable[..., Beliefs] = weigh
+    draw: Callable[..., Drawn] = draw
+
+    def active(self, state: State, step: Step) -> Tensor:  # [B] bool
+        """The rows that take this step."""
+        return ~self.sampler.done(state, step) & (state.open > 0)
+
+    def intervals(self, state: State) -> Tensor:  # [P] int64
+        """Steps between resamplings."""
+        plans = state.budget[:: state.particles]
+        if self.search.every is not None:
+            return torch.full_like(plans, self.search.every)
+        return (plans // 4).clamp(min=1) if self.sampler.scheduled else torch.full_like(plans, UNPLANNED)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The cost of a walk so far. Two methods are compared at equal evaluations."""
+
+    steps: Tensor  # [B] int64: steps that a row took
     calls: Tensor  # [P] int64: times the network ran with a row of this prompt in it
     evaluations: Tensor  # [B] int64: rows that went through the network for this slot, equal ones too
 
@@ -54,97 +78,99 @@ class Tally:
 
 
 @dataclass(frozen=True)
+class Known:
+    """What the network has said about the present canvases."""
+
+    stale: Tensor  # [B] bool: the canvas changed since the network saw it
+    hidden: Tensor | None = None  # [B, L, D]: of the rows that are not stale
+    beliefs: Beliefs | None = None
+    where: Tensor | None = None  # [B, L] bool: the positions at which the beliefs hold; None: nowhere
+
+    def lacks(self, want: Tensor) -> Tensor:  # [B, L] bool
+        """The wanted positions whose beliefs are not known."""
+        return want if self.where is None else want & ~self.where
+
+    def after(self, changed: Tensor) -> Known:  # [B] bool
+        """What is still known once these rows have changed."""
+        stale = self.stale | changed
+        return replace(self, stale=stale, where=None if self.where is None else self.where & ~stale[:, None])
+
+
+@dataclass(frozen=True)
+class Carry:
+    """All that passes from one step to the next."""
+
+    state: State
+    known: Known
+    tally: Tally
+    active: Tensor  # [B] bool: the rows that take the next step
+    every: Tensor  # [P] int64: steps between resamplings
+    step: Step  # the number of the next step
+    fault: Tensor | None = None  # [] int64: the first fault, 0 for none; None: a fault is raised at once
+
+
+@dataclass(frozen=True)
 class Moment:
     """One step, after it was taken."""
 
-    step: int  # -1 in a step that is being recorded
+    step: int  # -1 while a step is being recorded
     state: State  # after the step
     before: Tensor  # [B, L] int64: the tokens that the step changed, after resampling
     active: Tensor  # [B] bool: rows that took the step
     entropy: Tensor  # [B] float64: state entropy of the step's input before resampling, nats; NaN without masks
     resampled: Resampled | None
-    raw: Raw  # the beliefs that the step acted on, after resampling
+    beliefs: Beliefs  # by which the step acted, after resampling
     tally: Tally
-    hidden: Tensor | None = None  # [B, L, D]: what they were read from, where the way keeps it
+    hidden: Tensor | None = None  # [B, L, D]: from which they were computed, if the setup keeps it
 
 
-@dataclass(frozen=True)
-class Way:
-    """Who decodes and how: the same in every step."""
-
-    denoiser: Denoiser
-    sampler: Sampler
-    search: Search
-    rules: Rules = Rules()
-    asks: bool = True  # leave out rows that need no call, for which the host waits for the device
-    shares: bool = True  # equal canvases of a prompt are computed once, not only given the same numbers
-    keeps: bool = False  # moments hold the hidden states
-    weigh: Callable[..., Raw] = beliefs.weigh
-    draw: Callable[..., Drawn] = beliefs.draw
-
-    def active(self, state: State, step: Step) -> Tensor:  # [B] bool
-        """The rows that take this step."""
-        return ~self.sampler.done(state, step) & (state.open > 0)
-
-    def intervals(self, state: State) -> list[int]:
-        """Steps between resamplings, for each prompt."""
-        plans = state.budget[:: state.particles].tolist()
-        scheduled, every = self.sampler.scheduled, self.search.every
-        return [every or (max(1, plan // 4) if scheduled else UNPLANNED) for plan in plans]
-
-
-@dataclass
-class Sight:
-    """What is known of the present canvases: rewritten row by row, carried along by resampling."""
-
-    hidden: Tensor | None  # [B, L, D]
-    raw: Raw | None
-    stale: Tensor  # [B] bool: the canvas changed since the network saw it
-    known: Tensor  # [B, L] bool: `raw` holds for the present canvas
-
-    def take(self, rows: Tensor | None) -> None:  # [B] int64
-        """Every row takes what is known of another; None: of itself."""
-        if rows is not None:
-            assert self.hidden is not None and self.raw is not None
-            self.hidden, self.raw = self.hidden[rows], beliefs.rows(self.raw, rows)
-            self.stale, self.known = self.stale[rows], self.known[rows]
-
-    def forget(self, changed: Tensor) -> None:  # [B] bool
-        self.stale = self.stale | changed
-        self.known = self.known & ~self.stale[:, None]
-
-
-def blind(state: State) -> tuple[Sight, Tally]:
-    """Nothing is known, nothing is spent."""
+def first_carry(setup: Setup, state: State) -> Carry:
+    """Before the first step nothing is known and nothing is spent."""
     none = torch.zeros_like(state.slot)
-    sight = Sight(None, None, torch.ones_like(none, dtype=torch.bool), torch.zeros_like(state.writable))
-    return sight, Tally(none, none[:: state.particles], none)
+    known = Known(torch.ones_like(none, dtype=torch.bool))
+    tally = Tally(none, none[:: state.particles], none)
+    return Carry(state, known, tally, setup.active(state, 0), setup.intervals(state), 0)
 
 
-def walk(
-    denoiser: Denoiser,
-    state: State,
-    sampler: Sampler,
-    search: Search,
-    rules: Rules = Rules(),
-    draw: Callable[..., Drawn] = beliefs.draw,
-    keeps: bool = False,
-) -> Iterator[Moment]:
-    """Decode, one Moment per step, until every row is done; `draw` says what is written, at temperatures above 0."""
-    way = Way(denoiser, sampler, search, rules, shares=not is_cached(denoiser), keeps=keeps, draw=draw)
-    every = way.intervals(state)
-    sight, tally = blind(state)
-    for step in itertools.count():
-        active = way.active(state, step)
-        if not bool(active.any()):
-            break
-        due = [search.resamples and step > 0 and step % interval == 0 for interval in every]
-        at = torch.tensor(due, device=active.device) if any(due) else None
-        faults = Faults(denoiser.name, state.particles, step)
-        moment = advance(way, state, sight, tally, step, active, at, faults)
-        state, tally = moment.state, moment.tally
-        yield moment
-    finish(state)
+def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
+    """One step."""
+    sampler, rules, active, step = setup.sampler, setup.rules, carry.active, carry.step
+    faults = Faults(setup.denoiser.name, carry.state.particles, step, carry.fault)
+    state = carry.state.replace(time=sampler.time(carry.state, step).where(active, carry.state.time))
+    counted = _counted(state, sampler, step, rules) & active[:, None]
+    want = (sampler.want(state, step) & active[:, None]) | counted
+
+    first = _first_equal(setup, state, carry.known, want)
+    state, known, tally = _look(setup, state, carry.known, want, first, carry.tally)
+    known, beliefs = _weigh(setup, state, known, want, first, faults)
+    entropy = state_entropy(beliefs.entropy, counted)
+    state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
+    ahead = state.entropy
+    if state.vocab.eos and not rules.skip_tail:
+        ahead = state_entropy(beliefs.entropy, counted & ~tail(state))
+
+    resampled, due = None, _due(setup, carry)
+    if due is not None:
+        width = setup.denoiser.head.width
+        resampled = setup.search.resample(setup.search, state, step, counted.any(1), due, width)
+        rows = resampled.ancestors
+        state = state.resample(rows).replace(log_weight=resampled.log_weight, score=resampled.score)
+        known, counted, ahead = take(known, rows), counted[rows], ahead[rows]
+        beliefs = take(beliefs, rows) if known.beliefs is None else known.beliefs
+
+    after = _act(setup, state, known, beliefs, active, step, faults)
+    if resampled is not None and setup.search.reopen > 0:
+        after = reopen(setup.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
+    changed = (after.tokens != state.tokens).any(1) | setup.denoiser.timed
+    after = remember(state, after, ahead, active & counted.any(1))
+    tally = replace(tally, steps=tally.steps + active)
+
+    number, hidden = step if isinstance(step, int) else -1, known.hidden if setup.keeps_hidden else None
+    beliefs = replace(beliefs, pieces=None)
+    moment = Moment(number, after, state.tokens, active, entropy, resampled, beliefs, tally, hidden)
+    known = known.after(changed) if setup.skips_rows else Known(known.stale | changed)
+    carried = Carry(after, known, tally, setup.active(after, step + 1), carry.every, step + 1, faults.code)
+    return carried, moment
 
 
 def finish(state: State) -> None:
@@ -155,50 +181,6 @@ def finish(state: State) -> None:
             f"row {int(holes.nonzero()[0, 0])}: the sampler's schedule ended with positions still masked",
             "its counts must reach every masked position",
         )
-
-
-def advance(
-    way: Way,
-    state: State,
-    sight: Sight,
-    tally: Tally,
-    step: Step,
-    active: Tensor,  # [B] bool
-    due: Tensor | None,  # [P] bool: prompts whose particles are resampled; None: none
-    faults: Faults,
-) -> Moment:
-    """One step; `sight` is brought up to date."""
-    denoiser, sampler, rules = way.denoiser, way.sampler, way.rules
-    state = state.replace(time=sampler.time(state, step).where(active, state.time))
-    counted = _counted(state, sampler, step, rules) & active[:, None]
-    want = (sampler.want(state, step) & active[:, None]) | counted
-
-    first = _first_equal(way, state, sight, want)
-    state, tally = _look(way, state, sight, want, first, tally)
-    raw = _weigh(way, state, sight, want, first, faults)
-    entropy = state_entropy(raw.entropy, counted)
-    state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
-    ahead = state.entropy
-    if state.vocab.eos and not rules.skip_tail:
-        ahead = state_entropy(raw.entropy, counted & ~tail(state))
-
-    resampled = None
-    if due is not None:
-        resampled = way.search.resample(way.search, state, step, counted.any(1), due, denoiser.head.width)
-        state = state.resample(resampled.ancestors).replace(log_weight=resampled.log_weight, score=resampled.score)
-        sight.take(resampled.ancestors)
-        counted, ahead = counted[resampled.ancestors], ahead[resampled.ancestors]
-
-    turn, drawn = _turn(way, state, sight, step, faults)
-    after = _act(way, turn, drawn, active, faults)
-    if resampled is not None and way.search.reopen > 0:
-        after = reopen(way.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
-    sight.forget((after.tokens != state.tokens).any(1) | denoiser.timed)
-    after = remember(state, after, ahead, active & counted.any(1))
-    tally = replace(tally, steps=tally.steps + active)
-    number, hidden = step if isinstance(step, int) else -1, sight.hidden if way.keeps else None
-    raw = replace(turn.raw, pieces=None)
-    return Moment(number, after, state.tokens, active, entropy, resampled, raw, tally, hidden)
 
 
 # --- the parts of a step ---------------------------------------------------------------------------------------------
@@ -214,21 +196,29 @@ def _counted(state: State, sampler: Sampler, step: Step, rules: Rules) -> Tensor
     return counted
 
 
-def _first_equal(way: Way, state: State, sight: Sight, want: Tensor) -> Tensor | None:  # [B] int64
-    """For each row, the row of its prompt with the same canvas of which most is known, the first of them; None: itself.
+def _due(setup: Setup, carry: Carry) -> Tensor | None:  # [P] bool
+    """The prompts whose particles are resampled in this step; None: of none."""
+    if not (setup.search.resamples and setup.may_resample):
+        return None
+    due = (carry.step % carry.every == 0) & (carry.step > 0)
+    return due if not setup.skips_rows or bool(due.any()) else None
 
-    Equal canvases must have equal numbers to the last bit, whatever a kernel does with their places in a batch:
-    otherwise rounding would decide between twins, and differently in another batch.
+
+def _first_equal(setup: Setup, state: State, known: Known, want: Tensor) -> Tensor | None:  # [B] int64
+    """For each row, the first row of its prompt with the same canvas, of those about which most is known.
+
+    None: every row itself. Equal canvases must have equal numbers to the last bit, whatever a kernel does with their
+    places in a batch: otherwise rounding would decide between twins, and differently in another batch.
     """
     if state.particles == 1:
         return None
     words = dice.words(state.tokens.shape[1], state.tokens.device)
     hashes = (state.tokens * words).sum(1).view(-1, state.particles)  # [P, K], 64 bits: no two meet by chance
-    lacking = (want & ~sight.known).any(1).long() + sight.stale.long()
+    lacking = known.lacks(want).any(1).long() + known.stale.long()
     known_first = lacking.view_as(hashes).argsort(dim=1, stable=True)
     ranked, order = hashes.gather(1, known_first).sort(dim=1, stable=True)  # equal canvases side by side
     begins = torch.nn.functional.pad(ranked[:, 1:] != ranked[:, :-1], (1, 0), value=True)
-    if way.asks and bool(begins.all()):
+    if setup.skips_rows and bool(begins.all()):
         return None
     order = known_first.gather(1, order)
     places = torch.arange(hashes.shape[1], device=hashes.device)
@@ -237,24 +227,24 @@ def _first_equal(way: Way, state: State, sight: Sight, want: Tensor) -> Tensor |
     return (first + torch.arange(len(first), device=hashes.device)[:, None] * state.particles).view(-1)
 
 
-def _leads(way: Way, first: Tensor | None, rows: Tensor) -> Tensor:  # [B] bool
-    """Those of the rows that are computed: of equal ones the first."""
-    if first is None or not way.shares:
+def _leads(setup: Setup, first: Tensor | None, rows: Tensor) -> Tensor:  # [B] bool
+    """The rows that are computed: of equal ones the first."""
+    if first is None or not setup.shares_rows:
         return rows
     return rows & (first == torch.arange(len(first), device=first.device))
 
 
 def _look(
-    way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | None, tally: Tally
-) -> tuple[State, Tally]:
-    """Run the network on the rows whose canvas it has not seen and that somebody asks about."""
-    denoiser = way.denoiser
-    need = sight.stale & (want & ~sight.known).any(1)
+    setup: Setup, state: State, known: Known, want: Tensor, first: Tensor | None, tally: Tally
+) -> tuple[State, Known, Tally]:
+    """Run the network on the wanted rows whose canvas it has not seen."""
+    denoiser = setup.denoiser
+    need = known.stale & known.lacks(want).any(1)
     tally = tally.called(need, denoiser.cost)
-    if way.asks:
-        rows = _leads(way, first, need).nonzero()[:, 0]
+    if setup.skips_rows:
+        rows = _leads(setup, first, need).nonzero()[:, 0]
         if not len(rows):
-            return state, tally
+            return state, known, tally
     else:
         rows = torch.arange(len(need), device=need.device)
     hidden, cache = denoiser.look(state, rows)
@@ -265,75 +255,119 @@ def _look(
             f"{denoiser.name} gave hidden states of shape {tuple(hidden.shape)}",
             f"for these rows it must be {expected}",
         )
-    if len(rows) == len(need):
-        sight.hidden = hidden
-    else:
-        old = hidden.new_zeros(len(need), *hidden.shape[1:]) if sight.hidden is None else sight.hidden
-        sight.hidden = old.index_copy(0, rows, hidden)
-    sight.stale = sight.stale.index_fill(0, rows, False)
-    return state.replace(cache=cache), tally
+    if len(rows) != len(need):
+        old = hidden.new_zeros(len(need), *hidden.shape[1:]) if known.hidden is None else known.hidden
+        hidden = old.index_copy(0, rows, hidden)
+    known = replace(known, stale=known.stale.index_fill(0, rows, False), hidden=hidden)
+    return state.replace(cache=cache), known, tally
 
 
-def _weigh(way: Way, state: State, sight: Sight, want: Tensor, first: Tensor | None, faults: Faults) -> Raw:
-    """Apply the head where it is wanted and not known yet; refuse what is no distribution."""
-    need = want & ~sight.known
-    if not way.asks or bool(need.any()):
-        assert sight.hidden is not None
-        ask = _leads(way, first, need.any(1))[:, None] & need
-        keep = not way.asks and beliefs.plain(_how(way, state))  # a walk that asks may know of positions from before
-        fresh = way.weigh(sight.hidden, way.denoiser.head, ask, state.tokens, keep)
-        bad = ask & ~fresh.normaliser.isfinite()
-        empty = bad & fresh.normaliser.isneginf()
-        faults.note("empty", empty.any(1))
-        faults.note("broken", (bad & ~empty).any(1))
-        sight.known = sight.known | ask
-        sight.raw = beliefs.merge(fresh, sight.raw, ask)
-        sight.take(first)
-    assert sight.raw is not None
-    return sight.raw
+def _weigh(
+    setup: Setup, state: State, known: Known, want: Tensor, first: Tensor | None, faults: Faults
+) -> tuple[Known, Beliefs]:
+    """Apply the head where it is wanted and not known yet; refuse logits that are no distribution."""
+    need = known.lacks(want)
+    if setup.skips_rows and known.beliefs is not None and not bool(need.any()):
+        return known, known.beliefs
+    assert known.hidden is not None
+    where = _leads(setup, first, need.any(1))[:, None] & need
+    keep = not setup.skips_rows and is_unfiltered(_draw_rule(setup, state))
+    beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep)
+    bad = where & ~beliefs.normaliser.isfinite()
+    empty = bad & beliefs.normaliser.isneginf()
+    faults.note("empty", empty.any(1))
+    faults.note("broken", (bad & ~empty).any(1))
+    if known.beliefs is not None and known.where is not None:  # those from before, elsewhere
+        beliefs = change(beliefs, lambda new, old: torch.where(where, new, old), known.beliefs)
+        where = known.where | where
+    if setup.skips_rows:
+        known = replace(known, beliefs=beliefs, where=where)
+    if first is not None:
+        known, beliefs = take(known, first), take(beliefs, first)
+    return known, beliefs
 
 
-def _turn(way: Way, state: State, sight: Sight, step: Step, faults: Faults) -> tuple[Turn, list[Drawn]]:
-    """What the sampler is given, and a list of all that it draws."""
-    assert sight.hidden is not None and sight.raw is not None
-    hidden, raw, denoiser, how = sight.hidden, sight.raw, way.denoiser, _how(way, state)
-    kept: list[Drawn] = []
+def _act(
+    setup: Setup, state: State, known: Known, beliefs: Beliefs, active: Tensor, step: Step, faults: Faults
+) -> State:
+    """Let the sampler advance the active rows; given positions stay whatever it answers."""
+    hidden, denoiser, how = known.hidden, setup.denoiser, _draw_rule(setup, state)
 
     def draw(where: Tensor) -> Drawn:
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
-            return beliefs.most_probable(raw)
-        drawn = way.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how, raw)
+            return most_probable(beliefs)
+        drawn = setup.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how, beliefs)
         faults.note("banned", (where & drawn.log.isnan()).any(1))
-        kept.append(drawn)
         return drawn
 
-    return Turn(state, step, raw, draw, way.rules.late), kept
+    written = setup.sampler.act(StepInput(state, step, beliefs, draw, setup.rules.late))
+    tokens = written.tokens if isinstance(written, Written) else written
+    tokens = tokens.where(state.writable & active[:, None], state.tokens)
+    after = state.replace(tokens=tokens)
+    new = (tokens != state.tokens) & ~after.masked
+    if isinstance(written, Written):
+        log = written.log_prob
+    else:
+        log = setup.weigh(hidden, denoiser.head, new, tokens, False).standing
+    after = after.replace(token_logp=log.double().where(new, state.token_logp).masked_fill(after.masked, 0.0))
+    if setup.rules.fill_tail:
+        after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
+    if not setup.sampler.scheduled:
+        faults.note("still", active & (after.tokens == state.tokens).all(1))
+    return after
 
 
-def _said(turn: Turn, after: State, drawn: list[Drawn]) -> Tensor:  # [B, L] float64
-    """The log-probability of what the sampler wrote, drawn or most probable, and of what was written before."""
-    written = (after.tokens != turn.state.tokens) & ~after.masked
-    log = turn.raw.top.where(after.tokens == turn.raw.best, 0.0)
-    for one in drawn:
-        log = one.raw.where((one.token == after.tokens) & (one.raw < 0), log)
-    return log.double().where(written, turn.state.said).masked_fill(after.masked, 0.0)
-
-
-def _how(way: Way, state: State) -> Draw:
+def _draw_rule(setup: Setup, state: State) -> DrawRule:
     """How tokens are drawn. The mask never is."""
-    head, rule = way.denoiser.head, way.rules.draw
+    head, rule = setup.denoiser.head, setup.rules.draw
     mask = (state.vocab.mask,) if state.vocab.mask < head.width else ()
     return replace(rule, ban=tuple(sorted({*rule.ban, *mask} - set(head.absent))))
 
 
-def _act(way: Way, turn: Turn, drawn: list[Drawn], active: Tensor, faults: Faults) -> State:
-    """Let the sampler move the active rows on; whatever it answers, given positions stay."""
-    state = turn.state
-    tokens = way.sampler.act(turn).where(state.writable & active[:, None], state.tokens)
-    after = state.replace(tokens=tokens)
-    after = after.replace(said=_said(turn, after, drawn))
-    if way.rules.fill_tail:
-        after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
-    if not way.sampler.scheduled:
-        faults.note("still", active & (after.tokens == state.tokens).all(1))
-    return after
+# --- faults ----------------------------------------------------------------------------------------------------------
+
+KINDS = ("empty", "broken", "banned", "still")
+ROWS = 2**32  # more than there ever are
+
+
+@dataclass
+class Faults:
+    """Collects what a step finds wrong, row by row: raised at once, or as a code where the host must not wait."""
+
+    model: str
+    particles: int
+    step: Step
+    code: Tensor | None = None  # [] int64: the first fault, 0 for none; None: it is raised at once
+
+    def note(self, kind: str, rows: Tensor) -> None:  # rows [B] bool
+        """These rows have a fault, if any."""
+        if self.code is None:
+            if bool(rows.any()):
+                raise self.error(kind, int(rows.nonzero()[0, 0]))
+            return
+        new = KINDS.index(kind) * ROWS + rows.to(torch.int8).argmax() + 1
+        self.code = torch.where((self.code == 0) & rows.any(), new, self.code)
+
+    def check(self, code: int) -> None:
+        """Raise the fault that a code stands for."""
+        if code:
+            kind, row = divmod(code - 1, ROWS)
+            raise self.error(KINDS[kind], row)
+
+    def error(self, kind: str, row: int) -> UnmaskError:
+        if kind in ("empty", "broken"):
+            where = f"row {row} (prompt {row // self.particles}, particle {row % self.particles})"
+            what = "all -inf" if kind == "empty" else "NaN or +inf"
+            return ModelError(
+                f"step {self.step}, {where}: {self.model} gave logits that are {what}",
+                "check its weights, dtype and input",
+            )
+        if kind == "banned":
+            return SettingError(
+                f"step {self.step}, row {row}: every token that {self.model} allows is banned",
+                "ban fewer; the mask is never drawn",
+            )
+        return ProgressError(
+            f"step {self.step}, row {row}: the sampler decided nothing",
+            "one without a schedule must decide at least one position in every step",
+        )

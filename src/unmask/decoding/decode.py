@@ -5,20 +5,19 @@ from __future__ import annotations
 import operator
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from unmask.core import step as engine
-from unmask.core.denoiser import Denoiser
+from unmask.core.denoiser import Denoiser, traits
 from unmask.core.entropy import bits
-from unmask.core.gpu.recorded import walk
 from unmask.core.resampling import Resampled, Search
+from unmask.core.sampler import Sampler
 from unmask.core.state import State, Vocab
-from unmask.core.step import Moment, Rules
-from unmask.core.turn import Sampler
+from unmask.core.step import Rules
+from unmask.core.walk import walk
 from unmask.decoding import background
 from unmask.decoding import trace as traces
 from unmask.decoding.prompt import Canvas, Text, check_rows, from_canvas, from_prompt, start
@@ -27,8 +26,9 @@ from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
 from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, many
-from unmask.models.cache import cached, is_cached
+from unmask.models.cache import cached
 from unmask.models.wrap import Guided
+from unmask.samplers import with_background
 
 Answer = Callable[[str], Hashable | None]
 
@@ -93,7 +93,7 @@ def decode_batch(
     with traces.recording(model, trace, on_event) as record:
         if record:
             record(traces.start_event(denoiser, rows, recipe, keys, search.particles))
-        for moment in _walk(denoiser, state, sampler, search, rules, logprobs is not None):
+        for moment in walk(denoiser, state, sampler, search, rules, keeps_hidden=logprobs is not None):
             if record:
                 record(traces.step_event(moment, denoiser.head, logprobs))
             moments.append((moment.entropy, moment.resampled))
@@ -142,21 +142,14 @@ def _parts(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Sampler, Search, 
     """The parts of a walk that do not depend on its rows."""
     denoiser = model if recipe.cache_block is None else cached(model, recipe.cache_block)
     denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
-    if is_cached(denoiser):
+    if traits(denoiser).keeps_rows:
         recipe.check_cache()
     sampler, search = recipe.build_sampler(), recipe.build_search()
     if recipe.background is not None:
-        background.load(recipe.background).check(model)
+        table = background.load(recipe.background)
+        table.check(model)
+        sampler = with_background(sampler, table)
     return denoiser, sampler, search, recipe.build_rules(denoiser.vocab, denoiser.head.width)
-
-
-def _walk(
-    denoiser: Denoiser, state: State, sampler: Sampler, search: Search, rules: Rules, keeps: bool
-) -> Iterator[Moment]:
-    """The walk; one that keeps hidden states is never recorded."""
-    if keeps:
-        return engine.walk(denoiser, state, sampler, search, rules, keeps=True)
-    return walk(denoiser, state, sampler, search, rules)
 
 
 def _renamed(on_event: OnEvent | None, watch: OnEvent | None) -> OnEvent | None:

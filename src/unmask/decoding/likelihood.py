@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from unmask.core import dice
-from unmask.core.beliefs import weigh
+from unmask.core.beliefs import ask
 from unmask.core.denoiser import Denoiser
-from unmask.core.state import begin
+from unmask.core.state import begin, padded
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
-from unmask.errors import ModelError
 
 DRAWS = 128  # of masks for each answer, as LLaDA's public evaluation has it
 
@@ -83,10 +82,9 @@ def masks(count: int, draws: int, key: int, first: int = 0) -> tuple[Tensor, Ten
         hidden = (ways[:, None] >> torch.arange(count)) & 1 == 1
         weight = [1 / (k * math.comb(count, k)) for k in hidden.sum(1).tolist()]
         return hidden, torch.tensor(weight, dtype=torch.float64)
-    # 64-bit keys: any integer, folded as in `prompt.start`
-    seed = torch.tensor((key + 2**63) % 2**64 - 2**63)
+    seed = dice.keys([key])
     slot, column = torch.arange(first, first + draws)[:, None], torch.arange(count)[None, :]
-    start = dice.uniform(seed.view(1), slot[:1, 0], 0, column[0, :1], dice.Purpose.SELECT)
+    start = dice.uniform(seed, slot[:1, 0], 0, column[0, :1], dice.Purpose.SELECT)
     many = 1 + ((start + torch.arange(draws).double() / draws) % 1 * count).long().clamp(max=count - 1)  # [draws]
     order = dice.uniform(seed.view(1, 1), slot, 0, column, dice.Purpose.ORDER).argsort(1)
     hidden = torch.zeros(draws, count, dtype=torch.bool).scatter(1, order, column < many[:, None])
@@ -142,24 +140,18 @@ def score(
 @torch.no_grad()
 def _ask(denoiser: Denoiser, rows: Sequence[_Row]) -> list[tuple[float, float]]:
     """For each row the log-probability of what is hidden, summed, and the state entropy; nats."""
-    longest = max(len(row.piece.given) + len(row.piece.target) for row in rows)
-    tokens = torch.full((len(rows), longest), denoiser.vocab.pad)
-    attend, writable, hidden = (torch.zeros(len(rows), longest, dtype=torch.bool) for _ in range(3))
+    tokens, attend = padded([[*row.piece.given, *row.piece.target] for row in rows], denoiser.vocab.pad)
+    writable, hidden = torch.zeros_like(attend), torch.zeros_like(attend)
     for place, row in enumerate(rows):
-        whole, count = [*row.piece.given, *row.piece.target], len(row.piece.target)
-        tokens[place, longest - len(whole) :] = torch.tensor(whole)
-        attend[place, longest - len(whole) :] = True
-        writable[place, longest - count :] = True
-        hidden[place, longest - count :] = row.hidden
+        begins = tokens.shape[1] - len(row.piece.target)
+        writable[place, begins:] = True
+        hidden[place, begins:] = row.hidden
     tokens, attend, writable, hidden = (x.to(denoiser.device) for x in (tokens, attend, writable, hidden))
     keys = torch.zeros(len(rows), dtype=torch.int64, device=denoiser.device)
     state = begin(tokens.masked_fill(hidden, denoiser.vocab.mask), writable, attend, keys, denoiser.vocab, 1)
     state = state.replace(time=hidden.sum(1).double() / writable.sum(1))
-    found, _ = denoiser.look(state, torch.arange(len(rows), device=denoiser.device))
-    raw = weigh(found, denoiser.head, hidden, tokens)
-    if not bool((raw.normaliser.isfinite() | ~hidden).all()):
-        raise ModelError(f"{denoiser.name} gave logits that are no distribution", "check its weights, dtype and input")
-    log, entropy = raw.standing.double().sum(1), raw.entropy.double().sum(1) / hidden.sum(1)
+    found = ask(denoiser, state, torch.arange(len(rows), device=denoiser.device), hidden, tokens)
+    log, entropy = found.standing.double().sum(1), found.entropy.double().sum(1) / hidden.sum(1)
     return list(zip(log.tolist(), entropy.tolist(), strict=True))
 
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
+from unmask.core import dice
 from unmask.core.denoiser import Chats, Denoiser
-from unmask.core.state import State, begin
-from unmask.core.turn import Sampler
+from unmask.core.sampler import Sampler
+from unmask.core.state import State, begin, padded
 from unmask.decoding.settings import DEFAULT_LENGTH
 from unmask.errors import InputError, SettingError, many
 from unmask.models import memory
@@ -106,12 +105,10 @@ def start(
 ) -> State:
     """The first State, after every check that needs no network."""
     check_rows(denoiser, canvases, sampler, particles)
-    vocab, longest = denoiser.vocab, max(len(canvas.tokens) for canvas in canvases)
-    tokens = torch.tensor([[vocab.pad] * (longest - len(c.tokens)) + c.tokens for c in canvases])
-    attend = torch.tensor([[False] * (longest - len(c.tokens)) + [True] * len(c.tokens) for c in canvases])
-    writable = (tokens == vocab.mask) & attend
-    keys = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in seeds])  # any integer, folded into 64 bits
-    tokens, writable, attend, keys = (x.to(denoiser.device) for x in (tokens, writable, attend, keys))
+    vocab = denoiser.vocab
+    tokens, attend = padded([canvas.tokens for canvas in canvases], vocab.pad)
+    parts = (tokens, (tokens == vocab.mask) & attend, attend, dice.keys(seeds))
+    tokens, writable, attend, keys = (part.to(denoiser.device) for part in parts)
     return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
 
 

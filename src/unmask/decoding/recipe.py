@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
-from inspect import Parameter
+from inspect import Parameter, Signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from unmask.core.beliefs import Draw
+from unmask.core.beliefs import DrawRule
 from unmask.core.state import Vocab
 from unmask.core.step import Rules
 from unmask.decoding import settings as table
@@ -231,7 +231,7 @@ class Recipe:
         ban, late = (_ids(name, getattr(self, name), vocab, width) for name in ("ban", "late"))
         if len(set(ban) - {vocab.mask}) >= width - (vocab.mask < width):
             raise SettingError("every token is banned", "leave at least one", setting="ban")
-        draw = Draw(self.temperature, self.top_k, self.top_p, ban)
+        draw = DrawRule(self.temperature, self.top_k, self.top_p, ban)
         return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope)
 
     # --- to and from the outside ---
@@ -298,6 +298,13 @@ class Recipe:
     def load(cls, path: str | Path) -> Recipe:
         """From a .toml or .json file."""
         return cls.from_dict(read_settings(path))
+
+
+SHOWN = [
+    Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type) for one in fields(Recipe)
+]
+SHOWN[-1] = Parameter("settings", Parameter.VAR_KEYWORD)
+Recipe.__signature__ = Signature(SHOWN)  # type: ignore[attr-defined]  # help() and notebooks show the fields
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

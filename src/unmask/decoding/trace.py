@@ -76,7 +76,7 @@ def step_event(moment: Moment, head: Head | None = None, top: int | None = None)
             rows.tolist(),
             state.columns[rows, columns].tolist(),
             state.tokens[rows, columns].tolist(),
-            numbers(bits(moment.raw.entropy[rows, columns].double())),
+            numbers(bits(moment.beliefs.entropy[rows, columns].double())),
             strict=True,
         )
     ]

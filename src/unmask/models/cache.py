@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.core.denoiser import Denoiser
+from unmask.core.denoiser import Denoiser, traits
 from unmask.core.state import State
 from unmask.errors import SettingError
 from unmask.models.network import Kept, Pair
 from unmask.models.transformer import Transformer
-from unmask.models.wrap import Wrapped, innermost, layers
+from unmask.models.wrap import Wrapped, innermost
 
 
 def cached(denoiser: Denoiser, block: int) -> Denoiser:
     """The denoiser with a prefix cache under its other wrappers."""
-    if is_cached(denoiser):
+    if traits(denoiser).keeps_rows:
         raise SettingError(f"{denoiser.name} has a prefix cache already", "leave cache_block out")
 
     def wrap(inner: Denoiser) -> Denoiser:
@@ -31,11 +31,6 @@ def cached(denoiser: Denoiser, block: int) -> Denoiser:
         return Cached(inner, block)
 
     return innermost(denoiser, wrap)
-
-
-def is_cached(denoiser: Denoiser) -> bool:
-    """Whether there is a prefix cache among its wrappers."""
-    return any(isinstance(layer, Cached) for layer in layers(denoiser))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +43,10 @@ class Cached(Wrapped):
     def __post_init__(self) -> None:
         if self.block < 1:
             raise SettingError(f"the cache's block is {self.block}", "it must be at least 1")
+
+    @property
+    def keeps_rows(self) -> bool:
+        return True
 
     @property
     def position_bytes(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from unmask.core.denoiser import Denoiser
 from unmask.errors import SettingError
 from unmask.models.transformer import Transformer
-from unmask.models.wrap import innermost, layers
+from unmask.models.wrap import innermost
 
 
 def compiled(denoiser: Denoiser) -> Denoiser:
@@ -33,8 +33,3 @@ def compiled(denoiser: Denoiser) -> Denoiser:
 def can_compile(device: torch.device) -> bool:
     """Whether there is a compiler for the device; for a CPU it is one of C++."""
     return device.type != "cpu" or any(map(shutil.which, (os.environ.get("CXX", "g++"), "g++", "clang++")))
-
-
-def is_compiled(denoiser: Denoiser) -> bool:
-    """Whether its network is compiled."""
-    return any(isinstance(layer, Transformer) and layer.compiled is not None for layer in layers(denoiser))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.denoiser import Denoiser
-from unmask.core.state import State, begin
+from unmask.core.state import State, begin, padded
 from unmask.errors import first_line
 from unmask.models.cache import Cached
 from unmask.models.transformer import Transformer
@@ -72,9 +72,7 @@ class _Probe:
 
     def state(self, canvases: list[list[int]]) -> State:
         """Canvases of any lengths, left-padded."""
-        longest, pad = max(map(len, canvases)), self.denoiser.vocab.pad
-        tokens = torch.tensor([[pad] * (longest - len(row)) + row for row in canvases])
-        attend = torch.tensor([[column >= longest - len(row) for column in range(longest)] for row in canvases])
+        tokens, attend = padded(canvases, self.denoiser.vocab.pad)
         keys = torch.zeros(len(canvases), dtype=torch.int64)
         parts = (tokens, (tokens == self.mask) & attend, attend, keys)
         tokens, writable, attend, keys = (part.to(self.denoiser.device) for part in parts)

@@ -89,9 +89,17 @@ class Transformer:
             self._same[length] = columns, self.network.waves(columns)
         return self._same[length]
 
+    @property
+    def recordable(self) -> bool:
+        return True
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.compiled is not None
+
     @cached_property
-    def recorded(self) -> list[Any]:
-        """What `replay` has recorded of walks with this network."""
+    def recordings(self) -> list[Any]:
+        """Recorded steps of walks with this network."""
         return []
 
     @cached_property

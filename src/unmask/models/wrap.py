@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.core.denoiser import Denoiser, Head, Tokenizer
+from unmask.core.denoiser import Denoiser, Head, Tokenizer, traits
 from unmask.core.state import Cache, State, Vocab
 from unmask.errors import SettingError
 
@@ -52,6 +52,14 @@ class Wrapped:
     def timed(self) -> bool:
         return self.inner.timed
 
+    @property
+    def keeps_rows(self) -> bool:
+        return traits(self.inner).keeps_rows
+
+    @property
+    def is_compiled(self) -> bool:
+        return traits(self.inner).is_compiled
+
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         return self.inner.look(state, rows)
 
@@ -92,6 +100,10 @@ class Guided(Wrapped):
     scale: float
 
     @property
+    def recordable(self) -> bool:
+        return traits(self.inner).recordable
+
+    @property
     def cost(self) -> int:
         return 2 * self.inner.cost
 
@@ -120,6 +132,10 @@ class Chunked(Wrapped):
     def __post_init__(self) -> None:
         if self.rows < 1:
             raise SettingError(f"rows at a time is {self.rows}", "it must be at least 1")
+
+    @property
+    def recordable(self) -> bool:
+        return traits(self.inner).recordable
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         parts = []

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from unmask.core.turn import Ranking, Sampler, Turn
-from unmask.decoding import background as backgrounds
+from unmask.core.sampler import Ranking, Sampler, StepInput, Written
 from unmask.errors import SettingError, unknown
 from unmask.samplers import counts, scores
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
 
-__all__ = ["P2", "SAMPLERS", "DraftRefine", "Ranking", "Reveal", "Sampler", "Turn"]
+__all__ = ["P2", "SAMPLERS", "DraftRefine", "Ranking", "Reveal", "Sampler", "StepInput", "Written"]
 
 
 def uniform(steps: int | None = None, block_length: int | None = None) -> Sampler:
     """Random order, an even share of the positions in each step."""
-    return Reveal(scores.by_dice, counts.quota, steps, block_length=block_length)
+    return Reveal(scores.by_dice, counts.quota, steps, block_length)
 
 
 def ancestral(steps: int | None = None, eps: float = 1e-5) -> Sampler:
@@ -26,34 +26,23 @@ def ancestral(steps: int | None = None, eps: float = 1e-5) -> Sampler:
 
 def confidence(steps: int | None = None, block_length: int | None = None, select_temperature: float = 0.0) -> Sampler:
     """Most probable proposals first."""
-    return Reveal(
-        scores.by_confidence, counts.quota, steps, block_length=block_length, select_temperature=select_temperature
-    )
+    return Reveal(scores.by_confidence, counts.quota, steps, block_length, select_temperature)
 
 
 def entropy(steps: int | None = None, block_length: int | None = None, select_temperature: float = 0.0) -> Sampler:
     """Lowest entropy first."""
-    return Reveal(
-        scores.by_entropy, counts.quota, steps, block_length=block_length, select_temperature=select_temperature
-    )
+    return Reveal(scores.by_entropy, counts.quota, steps, block_length, select_temperature)
 
 
 def margin(steps: int | None = None, block_length: int | None = None, select_temperature: float = 0.0) -> Sampler:
     """Largest gap between the two most probable tokens first."""
-    return Reveal(
-        scores.by_margin, counts.quota, steps, block_length=block_length, select_temperature=select_temperature
-    )
+    return Reveal(scores.by_margin, counts.quota, steps, block_length, select_temperature)
 
 
 def eb(bound: float = 0.01, block_length: int | None = None, select_temperature: float = 0.0) -> Sampler:
     """EB-Sampler: lowest entropy first, as many as keep the summed entropy (nats) within a bound."""
-    return Reveal(
-        scores.by_entropy,
-        counts.EntropyBound(bound),
-        scheduled=False,
-        block_length=block_length,
-        select_temperature=select_temperature,
-    )
+    count = counts.EntropyBound(bound)
+    return Reveal(scores.by_entropy, count, None, block_length, select_temperature, scheduled=False)
 
 
 def semi_ar(steps: int | None = None, block_length: int = 32, select_temperature: float = 0.0) -> Sampler:
@@ -76,14 +65,7 @@ def fast_dllm(
         count = counts.Factor(factor)
     if steps is not None:
         count = counts.BlockQuota(block_length)
-    return Reveal(
-        scores.by_confidence,
-        count,
-        steps,
-        scheduled=False,
-        block_length=block_length,
-        select_temperature=select_temperature,
-    )
+    return Reveal(scores.by_confidence, count, steps, block_length, select_temperature, scheduled=False)
 
 
 def pc(
@@ -99,13 +81,14 @@ def pc(
         own = "give background text for the model text, and so for sudoku and countdown"
         way_out = f"{own}; for others `unmask frequencies TEXT --model MODEL -o FILE` makes one"
         raise SettingError("pc needs a background table", way_out, setting="background")
-    return Reveal(
-        scores.Positional(backgrounds.load(background), decay, cap),
-        counts.quota,
-        steps,
-        block_length=block_length,
-        select_temperature=select_temperature,
-    )
+    return Reveal(scores.Positional(None, decay, cap), counts.quota, steps, block_length, select_temperature)
+
+
+def with_background(sampler: Sampler, table: scores.Background) -> Sampler:
+    """PC with its table, which is read where the model is known; other samplers stay as they are."""
+    if isinstance(sampler, Reveal) and isinstance(sampler.score, scores.Positional):
+        return replace(sampler, score=replace(sampler.score, background=table))
+    return sampler
 
 
 P2_RULES = ("self-planning", "fresh-draw")

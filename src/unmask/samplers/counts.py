@@ -1,4 +1,4 @@
-"""Turn × ranking -> how many positions are decided in this step."""
+"""StepInput × ranking -> how many positions are decided in this step."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from unmask.core.sampler import Ranking, StepInput
 from unmask.core.state import State, Step, exact
-from unmask.core.turn import Ranking, Turn
 from unmask.samplers.blocks import block_count, current_by_mask
 from unmask.samplers.scores import Scored
 
 
 class Count(Protocol):
-    def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+    def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
         """[B] int64; `left` [B] is the number of steps left in the current block, this one included."""
         ...
 
 
-def quota(turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+def quota(given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
     """LLaDA's even share, the remainder in the early steps: what is left over the steps left, rounded up."""
     return -(-ranking.candidates // left.clamp(min=1))
 
@@ -36,8 +36,8 @@ class DreamSchedule:
 
     eps: float
 
-    def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
-        some = (ranking.candidates * transfer_probability(turn.state, turn.step, self.eps)).long()
+    def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+        some = (ranking.candidates * transfer_probability(given.state, given.step, self.eps)).long()
         return some.where(left > 1, ranking.candidates)
 
 
@@ -47,8 +47,8 @@ class Binomial:
 
     eps: float
 
-    def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
-        freed = scored.raw > 1 - transfer_probability(turn.state, turn.step, self.eps)[:, None]
+    def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+        freed = scored.raw > 1 - transfer_probability(given.state, given.step, self.eps)[:, None]
         return (ranking.sorted(freed) & ranking.real).sum(1).where(left > 1, ranking.candidates)
 
 
@@ -61,8 +61,8 @@ class EntropyBound:
 
     bound: float  # nats; the paper's γ
 
-    def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
-        entropy = ranking.sorted(turn.raw.entropy).double()
+    def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+        entropy = ranking.sorted(given.beliefs.entropy).double()
         within = (entropy.cumsum(1) - entropy.cummax(1).values <= self.bound) & ranking.real
         return within.long().cumprod(1).sum(1).clamp(min=1)
 
@@ -73,7 +73,7 @@ class Threshold:
 
     threshold: float
 
-    def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+    def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
         return ((ranking.sorted(scored.raw) >= self.threshold) & ranking.real).sum(1).clamp(min=1)
 
 
@@ -83,7 +83,7 @@ class Factor:
 
     factor: float
 
-    def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+    def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
         n = ranking.number.double() + 1
         enough = (ranking.sorted(scored.raw) >= 1 - self.factor / (n + 1)) | (n == 1)
         prefix = (enough & ranking.real).long().cumprod(1).sum(1)
@@ -96,8 +96,8 @@ class BlockQuota:
 
     block_length: int | None
 
-    def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
-        state = turn.state
+    def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+        state = given.state
         size = state.open if self.block_length is None else torch.full_like(state.open, self.block_length)
         total = torch.minimum(size, state.open - current_by_mask(state, self.block_length) * size)
         steps = state.budget // block_count(state, self.block_length)
@@ -112,9 +112,9 @@ class Examine:
 
     threshold: float
 
-    def __call__(self, turn: Turn, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
-        state = turn.state
-        planned = torch.minimum(state.open * (turn.step + 1) // state.budget, state.open)
+    def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
+        state = given.state
+        planned = torch.minimum(state.open * (given.step + 1) // state.budget, state.open)
         examined = planned - (state.open - ranking.candidates)
         passed = (ranking.sorted(scored.raw) >= self.threshold) | (ranking.number == 0)
         return (passed & (ranking.number < examined[:, None])).sum(1)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from unmask.core.dice import Purpose
+from unmask.core.sampler import Ranking, StepInput, Written, masked_share, rank
 from unmask.core.state import State, Step, exact
-from unmask.core.turn import Ranking, Turn, masked_share, rank
 from unmask.samplers.blocks import block_count, current_by_mask, current_by_schedule
 from unmask.samplers.counts import BY_CHANCE, Count
 from unmask.samplers.scores import DRAWN, Score
@@ -22,10 +22,10 @@ class Reveal:
     score: Score
     count: Count
     steps: int | None = None
-    scheduled: bool = True
-    carries: bool = False  # scheduled, but goes on past its plan while something is masked
     block_length: int | None = None
     select_temperature: float = 0.0
+    scheduled: bool = True
+    carries: bool = False  # scheduled, but continues past its plan while something is masked
     select_all: bool = False  # draw from all candidates (Dream) instead of the top 2k (the paper)
     eps: float | None = None  # the end of its time grid, where it has one
     revises: bool = False
@@ -33,6 +33,10 @@ class Reveal:
     @property
     def filters(self) -> bool:
         return self.score in DRAWN
+
+    @property
+    def planned_end(self) -> bool:
+        return self.scheduled and not self.carries
 
     def want(self, state: State, step: Step) -> Tensor:
         return state.masked
@@ -49,30 +53,31 @@ class Reveal:
         block, _ = self._block(state, step)
         return state.writable & (state.rank < (block + 1)[:, None] * self.block_length)
 
-    def act(self, turn: Turn) -> Tensor:
-        state, step = turn.state, turn.step
+    def act(self, given: StepInput) -> Written:
+        state, step = given.state, given.step
         block, left = self._block(state, step)
         candidates = state.masked & self.region(state, step)
         offset = state.rank - block[:, None] * (self.block_length or 0)
-        scored = self.score(turn, candidates, offset)
-        drawn = turn.draw(candidates) if turn.late and scored.drawn is None else scored.drawn
-        late = turn.is_late(drawn.token) if turn.late and drawn is not None else torch.zeros_like(candidates)
-        ranking = rank(scored.order, candidates, late if turn.late else None, scored.exact)
-        count = self.count(turn, ranking, replace(scored, raw=scored.raw.masked_fill(late, -torch.inf)), left)
+        scored = self.score(given, candidates, offset)
+        drawn = given.draw(candidates) if given.late and scored.drawn is None else scored.drawn
+        late = given.is_late(drawn.token) if given.late and drawn is not None else torch.zeros_like(candidates)
+        ranking = rank(scored.order, candidates, late if given.late else None, scored.exact)
+        count = self.count(given, ranking, replace(scored, raw=scored.raw.masked_fill(late, -torch.inf)), left)
         if self.select_temperature > 0:
-            ranking = self._select(ranking, scored.raw, late, count, turn)
+            ranking = self._select(ranking, scored.raw, late, count, given)
         chosen = ranking.first(count)
-        return (drawn or turn.draw(chosen)).token.where(chosen, state.tokens)
+        drawn = drawn or given.draw(chosen)
+        return Written(drawn.token.where(chosen, state.tokens), drawn.model_logp)
 
-    def _select(self, ranking: Ranking, raw: Tensor, late: Tensor, count: Tensor, turn: Turn) -> Ranking:
+    def _select(self, ranking: Ranking, raw: Tensor, late: Tensor, count: Tensor, given: StepInput) -> Ranking:
         """Multinomial(softmax(raw / T), k) without replacement: the top k of raw / T + Gumbel noise."""
         pool = ranking.first(ranking.candidates if self.select_all else 2 * count)
         below = raw.double() - raw.double().where(pool, -torch.inf).amax(1, keepdim=True)  # so that no T overflows
-        noise = turn.state.gumbel(turn.step, Purpose.SELECT)
+        noise = given.state.gumbel(given.step, Purpose.SELECT)
         return rank((below / self.select_temperature).where(below != 0, 0.0) + noise, pool, late)
 
     def steady(self, state: State) -> Tensor:  # [B] bool
-        """Whether next to no step leaves a row as it is."""
+        """Whether next to no step leaves a row unchanged."""
         if not self.scheduled:
             return torch.ones_like(state.open, dtype=torch.bool)
         return state.budget * (2 if isinstance(self.count, BY_CHANCE) else 1) <= state.open

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.core.sampler import StepInput, Written, masked_share, rank
 from unmask.core.state import State, Step
-from unmask.core.turn import Turn, masked_share, rank
 
 
 @dataclass(frozen=True)
@@ -26,28 +26,33 @@ class P2:
     def filters(self) -> bool:
         return self.fresh
 
+    @property
+    def planned_end(self) -> bool:
+        return not self.fresh
+
     def want(self, state: State, step: Step) -> Tensor:
         return state.writable
 
     def region(self, state: State, step: Step) -> Tensor:
         return state.writable
 
-    def act(self, turn: Turn) -> Tensor:
-        state = turn.state
-        drawn = turn.draw(state.writable)
-        score = drawn.log if self.fresh else drawn.raw
+    def act(self, given: StepInput) -> Written:
+        state = given.state
+        drawn = given.draw(state.writable)
+        score = drawn.log if self.fresh else drawn.model_logp
         standing = score * self.eta if self.eta > 0 else torch.inf  # at 0 not even a tie reopens
-        late = turn.is_late(drawn.token) & state.masked
+        late = given.is_late(drawn.token) & state.masked
         ranking = rank(score.where(state.masked, standing), state.writable, late)
         # floor(n (1 - i/N)) masks stay, in float32 from a float64 fraction: the public codes' own rounding.
-        fraction = (1 - (turn.step + 1) / state.budget.double()).float()
+        fraction = (1 - (given.step + 1) / state.budget.double()).float()
         left = (state.open.float() * fraction).floor().long()
         kept = ranking.first(state.open - left)
         decided = drawn.token.where(state.masked, state.tokens)
-        return decided.where(kept, state.vocab.mask).where(state.writable, state.tokens)
+        tokens = decided.where(kept, state.vocab.mask).where(state.writable, state.tokens)
+        return Written(tokens, drawn.model_logp)
 
     def steady(self, state: State) -> Tensor:  # [B] bool
-        """Whether next to no step leaves a row as it is."""
+        """Whether next to no step leaves a row unchanged."""
         return torch.ones_like(state.open, dtype=torch.bool)
 
     def done(self, state: State, step: Step) -> Tensor:
@@ -93,22 +98,23 @@ class DraftRefine:
     def region(self, state: State, step: Step) -> Tensor:
         return state.writable
 
-    def act(self, turn: Turn) -> Tensor:
-        state, step = turn.state, turn.step
+    def act(self, given: StepInput) -> Written:
+        state, step = given.state, given.step
         reopens = self._reopens(state, step)[:, None]
         decided = state.writable & ~state.masked
         most = torch.full_like(state.open, self.reveal)
-        doubtful = rank(-turn.raw.standing, decided & reopens).first(most)
+        doubtful = rank(-given.beliefs.standing, decided & reopens).first(most)
 
         candidates = state.masked & ~reopens
-        drawn = turn.draw(candidates)
+        drawn = given.draw(candidates)
         missing = self._target(state) - decided.sum(1)
         count = torch.where(step < self._drafting(state), torch.minimum(missing, most), most)
-        chosen = rank(drawn.raw, candidates, turn.is_late(drawn.token)).first(count)
-        return drawn.token.where(chosen, state.tokens).masked_fill(doubtful, state.vocab.mask)
+        chosen = rank(drawn.model_logp, candidates, given.is_late(drawn.token)).first(count)
+        tokens = drawn.token.where(chosen, state.tokens).masked_fill(doubtful, state.vocab.mask)
+        return Written(tokens, drawn.model_logp)
 
     def steady(self, state: State) -> Tensor:  # [B] bool
-        """Whether next to no step leaves a row as it is."""
+        """Whether next to no step leaves a row unchanged."""
         return torch.ones_like(state.open, dtype=torch.bool)
 
     def done(self, state: State, step: Step) -> Tensor:

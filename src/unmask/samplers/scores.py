@@ -1,4 +1,4 @@
-"""Turn -> a score for each candidate position."""
+"""StepInput -> a score for each candidate position."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from unmask.core.beliefs import Drawn
 from unmask.core.dice import Purpose
-from unmask.core.turn import Turn
-from unmask.decoding.background import Background
+from unmask.core.sampler import StepInput
 
 
 @dataclass(frozen=True)
@@ -24,50 +23,57 @@ class Scored:
     exact: bool = False  # `order` has no rounding in it
 
 
+class Background(Protocol):
+    """Frequencies of tokens in a text."""
+
+    def frequency(self, token: Tensor) -> Tensor:  # any shape, int64 -> float32
+        ...
+
+
 class Score(Protocol):
-    def __call__(self, turn: Turn, where: Tensor, offset: Tensor) -> Scored:
+    def __call__(self, given: StepInput, where: Tensor, offset: Tensor) -> Scored:
         """Scores at `where` [B, L] bool; `offset` [B, L] counts open positions from the start of the block."""
         ...
 
 
-def by_dice(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
+def by_dice(given: StepInput, where: Tensor, offset: Tensor) -> Scored:
     """A random order."""
-    noise = turn.state.uniform(turn.step, Purpose.ORDER)
+    noise = given.state.uniform(given.step, Purpose.ORDER)
     return Scored(noise, noise, exact=True)
 
 
-def by_confidence(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
+def by_confidence(given: StepInput, where: Tensor, offset: Tensor) -> Scored:
     """The model's own probability of the proposed token."""
-    drawn = turn.draw(where)
-    return Scored(drawn.raw, drawn.raw.exp(), drawn)
+    drawn = given.draw(where)
+    return Scored(drawn.model_logp, drawn.model_logp.exp(), drawn)
 
 
-def by_entropy(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
+def by_entropy(given: StepInput, where: Tensor, offset: Tensor) -> Scored:
     """Low entropy first."""
-    return Scored(-turn.raw.entropy, -turn.raw.entropy)
+    return Scored(-given.beliefs.entropy, -given.beliefs.entropy)
 
 
-def by_margin(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
+def by_margin(given: StepInput, where: Tensor, offset: Tensor) -> Scored:
     """The gap between the two most probable tokens."""
-    gap = turn.raw.top.exp() - turn.raw.second.exp()
+    gap = given.beliefs.top.exp() - given.beliefs.second.exp()
     return Scored(gap, gap)
 
 
-def by_drawn_probability(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
+def by_drawn_probability(given: StepInput, where: Tensor, offset: Tensor) -> Scored:
     """Dream's `maskgit_plus`: the probability under the tempered, filtered distribution."""
-    drawn = turn.draw(where)
+    drawn = given.draw(where)
     return Scored(drawn.log, drawn.log.exp(), drawn)
 
 
-def by_drawn_entropy(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
+def by_drawn_entropy(given: StepInput, where: Tensor, offset: Tensor) -> Scored:
     """Dream's `entropy`: of the tempered, filtered distribution."""
-    drawn = turn.draw(where)
+    drawn = given.draw(where)
     return Scored(-drawn.entropy, -drawn.entropy, drawn)
 
 
-def by_drawn_margin(turn: Turn, where: Tensor, offset: Tensor) -> Scored:
+def by_drawn_margin(given: StepInput, where: Tensor, offset: Tensor) -> Scored:
     """Dream's `topk_margin`: of the tempered, filtered distribution."""
-    drawn = turn.draw(where)
+    drawn = given.draw(where)
     gap = drawn.top.exp() - drawn.second.exp()
     return Scored(gap, gap, drawn)
 
@@ -82,14 +88,15 @@ class Positional:
     Ranks in log space: the published product underflows to 0 after 416 positions at decay 0.25.
     """
 
-    background: Background
+    background: Background | None  # None until the model is known
     decay: float  # the paper's λ of PC-Sampler
     cap: float  # and its α
 
-    def __call__(self, turn: Turn, where: Tensor, offset: Tensor) -> Scored:
-        drawn = turn.draw(where)
+    def __call__(self, given: StepInput, where: Tensor, offset: Tensor) -> Scored:
+        assert self.background is not None, "pc is used without its background table"
+        drawn = given.draw(where)
         surprise = -torch.log(self.background.frequency(drawn.token) + 1e-9)  # 1e-9: as in the public code
-        calibrated = (drawn.raw.exp() * surprise).clamp(torch.finfo(torch.float32).tiny, self.cap)
+        calibrated = (drawn.model_logp.exp() * surprise).clamp(torch.finfo(torch.float32).tiny, self.cap)
         fall = self.decay * offset.double()
-        order = (calibrated.log() - fall).to(drawn.raw.dtype)  # no finer than the numbers it is made of
+        order = (calibrated.log() - fall).to(drawn.model_logp.dtype)  # no finer than the numbers it is made of
         return Scored(order, calibrated * torch.exp(-fall), drawn)

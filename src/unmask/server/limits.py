@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.decoding.recipe import Recipe
@@ -47,18 +47,23 @@ def refusal(error: BaseException) -> Refusal:
     return Refusal(500, f"decoding failed with {type(error).__name__}", "see the server's log")
 
 
+def _limit(flag: str, default: float, about: str) -> Any:
+    """A field with its flag of `unmask serve` and the help of that flag."""
+    return field(default=default, metadata={"flag": flag, "help": about})
+
+
 @dataclass(frozen=True)
 class Limits:
     """The most that one request, a batch and the queue may hold."""
 
-    body: int = 1 << 20  # bytes of a request
-    length: int = 4096  # positions of a canvas: prompt and answer
-    cells: int = 1 << 16  # choices × particles × positions of a request, and of a batch
-    choices: int = 128  # n × prompts
-    queue: int = 256  # choices in the queue
-    batch: int = 64  # choices that are decoded together
-    seconds: float = 120.0  # from the request to its answer
-    grace: float = 10.0  # seconds for requests in progress when the server stops
+    body: int = _limit("--max-body", 1 << 20, "bytes of a request")
+    length: int = _limit("--max-length", 4096, "positions of prompt and answer together")
+    cells: int = _limit("--max-cells", 1 << 16, "choices × particles × positions, of a request and of a batch")
+    choices: int = _limit("--max-choices", 128, "n × prompts of a request")
+    queue: int = _limit("--max-queue", 256, "choices in the queue; more are answered with 429")
+    batch: int = _limit("--max-batch", 64, "choices that are decoded together")
+    seconds: float = _limit("--timeout", 120.0, "seconds from a request to its answer; then 408")
+    grace: float = _limit("--grace", 10.0, "seconds for requests in progress after Ctrl-C")
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

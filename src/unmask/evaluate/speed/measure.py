@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from unmask.core.denoiser import Denoiser
-from unmask.core.gpu.recorded import walk
 from unmask.core.state import State
 from unmask.core.step import Moment
+from unmask.core.walk import walk
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Canvas, from_prompt
 from unmask.decoding.recipe import Recipe

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.core import beliefs, dice
+from unmask.core import dice
+from unmask.core.beliefs import ask
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
-from unmask.core.state import State, begin
-from unmask.errors import InputError, ModelError, SettingError
+from unmask.core.state import State, begin, padded
+from unmask.errors import InputError, SettingError
 from unmask.evaluate import batch
-from unmask.evaluate.theory.reference import Known, Progress, together
+from unmask.evaluate.theory.reference import Known, Progress
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,9 @@ def _noised(
 ) -> tuple[State, Tensor, Tensor]:  # and [B, L] int64 each
     """The states; the true tokens; the place of each open position in the order in which masks come."""
     vocab, place = model.vocab, model.device
-    truth = together([text.tokens for text in texts], vocab.pad).to(place)
-    open = together([[int(free) for free in text.open] for text in texts], 0).bool().to(place)
-    attend = together([[1] * len(text.tokens) for text in texts], 0).bool().to(place)
-    key = torch.tensor([(seed + 2**63) % 2**64 - 2**63 for seed in keys]).to(place)
+    truth, attend = (part.to(place) for part in padded([text.tokens for text in texts], vocab.pad))
+    open = padded([[int(free) for free in text.open] for text in texts], 0)[0].bool().to(place)
+    key = dice.keys(keys).to(place)
     state = begin(truth, open, attend, key, vocab, draws + 2)
     none = torch.zeros_like(state.key)[:, None]
     noise = dice.uniform(state.key[:, None], none, 0, state.columns, Purpose.NOISE)  # one order for all of a text
@@ -99,13 +99,10 @@ def _beliefs(model: Denoiser, state: State, truth: Tensor, watched: Tensor) -> t
     size = batch.size("known", model.device)
     found = []
     for rows in torch.split(torch.arange(len(truth), device=truth.device), size):
-        hidden, _ = model.look(state, rows)
         where = state.masked[rows]
-        raw = beliefs.weigh(hidden, model.head, where, truth[rows])
-        if not bool(raw.normaliser[where].isfinite().all()):
-            raise ModelError(f"{model.name} gave something that is no distribution", "its weights may be damaged")
-        here = raw.entropy.double().where(watched[rows], 0.0).sum(1)
-        found.append((state_entropy(raw.entropy, where), state_entropy(-raw.standing, where), here))
+        beliefs = ask(model, state, rows, where, truth[rows])
+        here = beliefs.entropy.double().where(watched[rows], 0.0).sum(1)
+        found.append((state_entropy(beliefs.entropy, where), state_entropy(-beliefs.standing, where), here))
     entropy, loss, one = (torch.cat(column) for column in zip(*found, strict=True))
     return entropy, loss, one
 

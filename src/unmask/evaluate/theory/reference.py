@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.core import beliefs
-from unmask.core import step as engine
-from unmask.core.beliefs import Draw, Drawn
+from unmask.core.beliefs import Beliefs, Drawn, DrawRule, weigh
 from unmask.core.denoiser import Denoiser, Head
 from unmask.core.entropy import bits
+from unmask.core.state import padded
+from unmask.core.walk import walk
 from unmask.decoding.decode import Result, decode_batch, prepare
 from unmask.decoding.prompt import Canvas, Text, encode
 from unmask.decoding.recipe import Recipe
@@ -120,11 +120,11 @@ class _Teacher:
     loss: Tensor  # [B, L] nats
 
     def __call__(
-        self, hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: Draw, raw: beliefs.Raw | None = None
+        self, hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule, beliefs: Beliefs | None = None
     ) -> Drawn:
-        raw = beliefs.weigh(hidden, head, where, self.truth)
-        self.loss = -raw.standing
-        return Drawn(self.truth, raw.standing, raw.standing, raw.entropy, raw.top, raw.second)
+        found = weigh(hidden, head, where, self.truth)
+        self.loss = -found.standing
+        return Drawn(self.truth, found.standing, found.standing, found.entropy, found.top, found.second)
 
 
 def reference(
@@ -155,7 +155,7 @@ def reference(
 
 
 def _unsearched(recipe: Recipe, draws: int) -> Recipe:
-    """The same order with independent paths; any temperature above 0 lets the engine ask for tokens."""
+    """The same order with independent paths; any temperature above 0 makes the walk draw tokens."""
     nothing = dict.fromkeys(name for build in SEARCHES.values() for name in takes(build))
     plain = {"temperature": 1.0, "top_k": None, "top_p": None, "fill_tail": False, "length": None}
     return recipe.replace(**{**nothing, **plain, "search": "best-of-n", "particles": draws})
@@ -168,10 +168,10 @@ def _revealed(
     """The paths of a batch."""
     rows = [Canvas(text.canvas(model.vocab.mask), 0) for text in texts]
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
-    truth = together([text.tokens for text in texts], model.vocab.pad).to(state.tokens.device)
+    truth = padded([text.tokens for text in texts], model.vocab.pad)[0].to(state.tokens.device)
     teacher = _Teacher(truth.repeat_interleave(draws, 0), torch.zeros(0))
     loss, along = torch.zeros(len(state.tokens), dtype=torch.float64, device=state.tokens.device), []
-    for moment in engine.walk(denoiser, state, sampler, search, rules, teacher):
+    for moment in walk(denoiser, state, sampler, search, rules, teacher):
         new = moment.before != moment.state.tokens
         loss = loss + teacher.loss.double().where(new, 0.0).sum(1)
         along.append(moment.entropy)
@@ -182,12 +182,6 @@ def _revealed(
         for numbers in zip(entropies.tolist(), steps.tolist(), losses.tolist(), tally.evaluations.tolist(), strict=True)
     ]
     return [paths[place * draws : place * draws + draws] for place in range(len(texts))]
-
-
-def together(rows: Sequence[list[int]], fill: int) -> Tensor:  # [P, L] int64
-    """Rows of several lengths, left-padded as `prompt.start` does it."""
-    longest = max(map(len, rows))
-    return torch.tensor([[fill] * (longest - len(row)) + row for row in rows])
 
 
 # --- decoded paths ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Partial numbers -> the fields of Raw and Drawn (merge), and a token for each row (pick)."""
+"""Partial numbers -> the fields of Beliefs and Drawn (merge), and a token for each row (pick)."""
 
 import triton
 import triton.language as tl
@@ -48,7 +48,7 @@ def merge(
     OWN: tl.constexpr, PROGRAMS: tl.constexpr, WAVES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr, SPLITS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Join the splits; write the fields of Raw to `out` [5, positions], or without `tokens` those of Drawn.
+    """Join the splits; write the fields of Beliefs to `out` [5, positions], or without `tokens` those of Drawn.
 
     Without OWN the model's own distribution differs from the one drawn from by the ids in `banned` [bans] alone.
     `bases` [4, places] gets high and total, of the distribution drawn from and of the model's own, by row.

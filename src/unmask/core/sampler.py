@@ -1,4 +1,4 @@
-"""Turn, Sampler and Ranking: what a sampler is given, what it must answer, and how positions are put in order."""
+"""StepInput, Written and Sampler: what a sampler is given and answers; Ranking: how positions are put in order."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from unmask.core.beliefs import Drawn, Raw
+from unmask.core.beliefs import Beliefs, Drawn
 from unmask.core.state import State, Step, one_of
 
 
 @dataclass(frozen=True)
-class Turn:
-    """All that a sampler may know in a step."""
+class StepInput:
+    """All that a sampler may use in a step."""
 
     state: State
     step: Step  # steps taken before this one
-    raw: Raw  # the model's beliefs, where the sampler wanted them and at every masked position
-    draw: Callable[
-        [Tensor], Drawn
-    ]  # where [B, L] bool -> a token for each of these positions, the same when asked twice
+    beliefs: Beliefs  # the model's, where the sampler wanted them and at every masked position
+    draw: Callable[[Tensor], Drawn]  # where [B, L] bool -> a token for each; the same when called twice
     late: tuple[int, ...] = ()  # tokens that may only come last in time
 
     def is_late(self, token: Tensor) -> Tensor:  # [B, L] -> [B, L] bool
@@ -30,8 +28,22 @@ class Turn:
         return one_of(token, self.late)
 
 
+@dataclass(frozen=True)
+class Written:
+    """The tokens after a step, and the log-probability of each new one in the model's own distribution."""
+
+    tokens: Tensor  # [B, L] int64
+    log_prob: Tensor  # [B, L], nats; used only where a token is new
+
+
 class Sampler(Protocol):
-    """One way to move a state on. It keeps nothing between steps: a copied particle goes on where its ancestor was."""
+    """One way to advance a state. It keeps nothing between steps: a copied particle continues its ancestor's path.
+
+    A sampler whose steps never read a tensor on the host may also have `steady(state) -> Tensor [B] bool`: whether next
+    to no step leaves a row unchanged. Its steps are then recorded on a GPU, where all rows are steady. And it may have
+    `planned_end: bool`, True if a row is done exactly after its planned steps. Both are read by `steady` and
+    `planned_end` of this module.
+    """
 
     @property
     def steps(self) -> int | None:
@@ -40,7 +52,7 @@ class Sampler(Protocol):
 
     @property
     def scheduled(self) -> bool:
-        """True: the plan says when it ends; False: it goes on until it is done, and each step must decide something."""
+        """True: the plan says when it ends; False: it ends when a row is done, and each step must decide something."""
         ...
 
     @property
@@ -66,8 +78,8 @@ class Sampler(Protocol):
         """The open positions up to the end of the current block."""
         ...
 
-    def act(self, turn: Turn) -> Tensor:  # [B, L] int64
-        """The tokens after this step."""
+    def act(self, given: StepInput) -> Written | Tensor:
+        """What the step writes, or only the tokens [B, L]: their log-probabilities then cost another sweep."""
         ...
 
     def done(self, state: State, step: Step) -> Tensor:  # [B] bool
@@ -77,6 +89,17 @@ class Sampler(Protocol):
     def time(self, state: State, step: Step) -> Tensor:  # [B] float64
         """The diffusion time at which the network is asked, for networks that want it."""
         ...
+
+
+def steady(sampler: Sampler, state: State) -> bool:
+    """Whether a sampler declares steps without host reads that change nearly every row of this state."""
+    declared: Callable[[State], Tensor] | None = getattr(sampler, "steady", None)
+    return declared is not None and bool(declared(state).all())
+
+
+def planned_end(sampler: Sampler, state: State) -> int | None:
+    """The number of steps after which all rows are done, where the plan alone determines it."""
+    return int(state.budget.max()) if getattr(sampler, "planned_end", False) else None
 
 
 @dataclass(frozen=True)
@@ -108,9 +131,9 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Counted(Ranking):
-    """The same, where for each column it is known how many candidates come before it."""
+    """A ranking that also holds, for each column, how many candidates come before it."""
 
-    before: Tensor  # [B, L] int64; elsewhere than at candidates L
+    before: Tensor  # [B, L] int64; L where there is no candidate
 
     def first(self, count: Tensor) -> Tensor:
         return self.before < torch.minimum(count, self.candidates)[:, None]
@@ -123,7 +146,7 @@ COUNTED = 2048  # columns up to which comparing all with all, compiled, is faste
 def rank(  # [B, L], [B, L] bool, [B, L] bool
     order: Tensor, candidates: Tensor, late: Tensor | None = None, exact: bool = False
 ) -> Ranking:
-    """Largest `order` first; `late` candidates after all others; what is equal up to rounding from the left.
+    """Largest `order` first; `late` candidates after all others; ties, up to rounding, from the left.
 
     `exact` scores are the same to the last bit wherever they are computed: a single sort does.
     """

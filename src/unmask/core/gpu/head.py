@@ -1,4 +1,4 @@
-"""Hidden rows × head -> the fields of `read.Raw` and `read.Drawn` on a GPU: no logits in memory, no wait for the host.
+"""Hidden rows × head -> the fields of Beliefs and Drawn on a GPU, with no logits in memory and no host sync.
 
 Shapes depend on the shape of `where` alone, so a call can be captured in a CUDA graph once it has run.
 """
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from unmask.core.denoiser import Head
 from unmask.core.gpu.device import compiled, on
-from unmask.core.gpu.layout import Config, config_for
 
 MASSES = 1 << 27  # bytes of `mass` and `peaks` at a time; positions beyond it are drawn in a second round
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -22,8 +21,43 @@ COLDEST, HOTTEST = 1e-30, 1e30  # temperatures that float32 can divide by
 FEW = 16  # banned ids whose logits are computed one by one
 MERGED = 16  # rows of a program that joins parts
 COMPACTED = 4096  # positions that are looked through at a time
+LARGE = (9, 10)  # compute capabilities with 227 KiB of shared memory
 Fields = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 _Parts = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a sweep is laid out."""
+
+    rows: int = 128
+    columns: int = 256
+    depth: int = 64
+    warps: int = 8
+    stages: int = 3
+    programs: int = 1  # on a multiprocessor at a time
+    group: int = 16  # blocks of rows that share the cache
+    waves: int = 16  # pieces of work for a program, to share it out evenly
+    piece: int = 64  # columns that `pick` computes again
+    precision: str = "tf32x3"  # of a float32 product; ieee: every product in float32
+
+
+SMALL = Config(64, 64, 32, 4, 3, 2)  # fits every device
+CPU = Config(16, 32, 16, 4, 1, 1, group=2, waves=2, piece=16, precision="ieee")  # Triton's interpreter
+
+
+def config_for(hidden: Tensor) -> Config:
+    """The layout for this shape and device: the best of experiments/fused_sweep.py on an H200 at depth 4,096 and 1,024
+    rows or more; for other depths by arithmetic."""
+    if not hidden.is_cuda:
+        return CPU
+    if torch.cuda.get_device_capability(hidden.device)[0] not in LARGE:
+        return SMALL
+    if hidden.dtype == torch.float32:
+        return Config(64, 128, 32, 4, 3, 2)
+    if hidden.shape[-1] <= 1024:
+        return Config(128, 128, 64, 4, 3, 2)  # the second program computes while the first one sums up
+    return Config(128, 256, 64, 8, 4)
 
 
 def usable(hidden: Tensor, head: Head, top_k: int | None = None, top_p: float | None = None) -> bool:
@@ -49,7 +83,7 @@ class Pieces:
     slot: Tensor  # [B, L] int32: the row of a position in them, if it was asked about
     config: Config
 
-    def take(self, rows: Tensor) -> Pieces:
+    def __getitem__(self, rows: Tensor) -> Pieces:
         """Of these rows of the batch."""
         return replace(self, slot=self.slot[rows])
 
@@ -74,7 +108,7 @@ def weigh(
 
 
 def draw_from(pieces: Pieces, hidden: Tensor, head: Head, where: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """token, raw, log at `where` [B, L], at temperature 1; `weigh` must have been asked about these positions."""
+    """token, model_logp, log at `where` [B, L], at temperature 1; `weigh` has kept pieces of these positions."""
     token, numbers = _outputs(where)
     if where.numel():
         with on(hidden):
@@ -92,7 +126,7 @@ def draw(
     ban: tuple[int, ...] = (),
     config: Config | None = None,
 ) -> Fields:
-    """token, raw, log, entropy, top, second at `where` [B, L]; zeros elsewhere."""
+    """token, model_logp, log, entropy, top, second at `where` [B, L]; zeros elsewhere."""
     token, numbers = _outputs(where)
     if where.numel():
         with on(hidden):
@@ -102,8 +136,8 @@ def draw(
             else:
                 for part in _rounds(job):
                     _draw(part, dice, token, numbers)
-    raw, log, entropy, top, second = numbers.unbind()
-    return token, raw, log, entropy, top, second
+    model_logp, log, entropy, top, second = numbers.unbind()
+    return token, model_logp, log, entropy, top, second
 
 
 # --- what the kernels are given --------------------------------------------------------------------------------------
@@ -260,7 +294,7 @@ def _sweep(job: _Job, mass: Tensor | None = None, peaks: Tensor | None = None) -
 def _merge(
     job: _Job, parts: _Parts, best: Tensor, numbers: Tensor, tokens: Tensor | None = None, bases: Tensor | None = None
 ) -> None:
-    """`best` and `numbers` from the parts: of Raw where `tokens` are given, of Drawn and `bases` otherwise."""
+    """`best` and `numbers` from the parts: of Beliefs where `tokens` are given, of Drawn and `bases` otherwise."""
     from unmask.core.gpu.kernels.finish import merge
 
     tokens = None if tokens is None else tokens.contiguous()
