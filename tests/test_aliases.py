@@ -20,6 +20,7 @@ GUIDE = {
     "countdown": "canvas answer fault parse",
     "engine": "Rules walk",
     "judge": "Rules figures judged load_judge opinions read_samples",
+    "models.text": "Characters",
     "page": "report",
     "prompt": "from_prompt start",
     "read": "Draw",

@@ -103,6 +103,12 @@ def test_lists_of_contents_are_complete(folder):
     assert not [path.name for path in index.parent.glob("*.md") if path.resolve() not in listed | {index.resolve()}]
 
 
+def test_every_experiment_is_listed():
+    text = (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
+    scripts = [path for path in (ROOT / "experiments").iterdir() if path.suffix in (".py", ".sh")]
+    assert not [path.name for path in scripts if f"`{path.name}`" not in text]
+
+
 SOURCES = [path for folder in ("src", "tests", "experiments") for path in (ROOT / folder).rglob("*.*")]
 
 

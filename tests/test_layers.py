@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -58,10 +59,16 @@ def name_of(path: Path) -> str:
 NAMES = {name_of(path) for path in FILES}
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports(path: Path, lazy: bool = True) -> set[str]:
     """The modules of the package that a file imports, anywhere in it; without `lazy`, not inside functions."""
     found = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     inside = {n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)} if not lazy else set()
     for node in set(ast.walk(tree)) - inside:
         if isinstance(node, ast.ImportFrom):
@@ -92,9 +99,10 @@ def test_layers(path: Path) -> None:
     assert not wrong, f"{name_of(path)} may not import {', '.join(sorted(wrong))}"
 
 
+@functools.cache
 def foreign(path: Path) -> set[str]:
     """The packages of others that a file imports, anywhere in it."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = list(ast.walk(parsed(path)))
     named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     return {name.split(".")[0] for name in named}
@@ -146,13 +154,14 @@ def test_no_utils() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_first_docstring_line(path: Path) -> None:
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    text = ast.get_docstring(parsed(path))
     assert text, f"{path.name} does not say what goes in and what comes out"
 
 
+@functools.cache
 def calls(path: Path) -> list[tuple[str, ast.Call]]:
     """Every call `a.b(…)` or `b(…)` as text, with its node."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     return [(ast.unparse(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
 
 

@@ -73,6 +73,7 @@ _MOVED = {
     "likelihood": "decoding.likelihood",
     "lmeval": "evaluate.lm_eval.model",
     "models.denoiser": "core.denoiser",
+    "models.text": "models.tokenizers",
     "page": "report.page",
     "paths": "evaluate.theory.reference",
     "prompt": "decoding.prompt",

@@ -184,11 +184,10 @@ def train(
                     run.step += 1
                 run.seconds = time.perf_counter() - began
                 if run.step % plan.log == 0 or run.step == 1:
-                    loss_now = float(loss)  # waits for the device
-                    say({"event": "step", "step": run.step, "seconds": round(run.seconds, 2), "loss": loss_now}
-                        | {"norm": float(norm), "rate": rate, "progress": round(progress, 4)})  # fmt: skip
-                    if not math.isfinite(loss_now):
-                        raise ModelError(f"the loss is {loss_now} after {run.step} steps", "lower the rate")
+                    figures = {"loss": float(loss), "norm": float(norm)}  # waits for the device
+                    say(_event("step", run) | figures | {"rate": rate, "progress": round(progress, 4)})
+                    if not math.isfinite(figures["loss"]):
+                        raise ModelError(f"the loss is {figures['loss']} after {run.step} steps", "lower the rate")
                 if run.seconds - checked >= plan.check:
                     pause = time.perf_counter()
                     _keep(run, data, directory, save, say)
@@ -308,7 +307,11 @@ def _keep(run: _Run, data: TrainData, directory: Path, save: Callable[[Path, Net
     _write_state(run, directory)
     network = _averaged(run)
     save(directory, network)
-    say({"event": "validation", "step": run.step, "seconds": round(run.seconds, 2), **data.validate(network)})
+    say(_event("validation", run) | data.validate(network))
+
+
+def _event(name: str, run: _Run) -> dict[str, Any]:
+    return {"event": name, "step": run.step, "seconds": round(run.seconds, 2)}
 
 
 def reached(directory: Path) -> int | None:
