@@ -17,9 +17,8 @@ from unmask.decoding.background import count
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import from_prompt
 from unmask.errors import ModelError
-from unmask.models.compiled import compiled
 from unmask.models.made.random_sizes import make
-from unmask.models.transformer import random_transformer
+from unmask.models.transformer import compiled, random_transformer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 PROMPTS = ["a cat", "what is this, a dog"]

@@ -21,8 +21,7 @@ from unmask.decoding.background import count
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Text, from_canvas, from_prompt, start
 from unmask.errors import ModelError, ProgressError
-from unmask.models.compiled import can_compile, compiled
-from unmask.models.transformer import random_transformer
+from unmask.models.transformer import can_compile, compiled, random_transformer
 from unmask.models.wrap import Counted
 
 

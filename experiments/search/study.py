@@ -36,7 +36,7 @@ from unmask.evaluate.header import origin
 from unmask.evaluate.judge import diversity, load_judge, opinions
 from unmask.evaluate.run import Question, canvases, grader
 from unmask.models import Denoiser, fingerprint
-from unmask.models.compiled import compiled
+from unmask.models.transformer import compiled
 from unmask.tasks import TASKS, puzzle_of
 from unmask.tasks.puzzles import held_out
 

@@ -14,12 +14,11 @@ from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.settings import describe
 from unmask.models import FAMILIES, MODELS, Denoiser, load, memory
-from unmask.models.compiled import compiled
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.files.convert import convert
 from unmask.models.laws import check
 from unmask.models.made.fabricate import SIZES, fabricate
-from unmask.models.transformer import Transformer
+from unmask.models.transformer import Transformer, compiled
 from unmask.models.wrap import Chunked, layers
 
 LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "trust_remote_code", "shift")  # flags of add_model

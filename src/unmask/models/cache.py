@@ -1,8 +1,8 @@
-"""Cached: Fast-dLLM's prefix cache as a denoiser around a Transformer. Approximate: kept keys and values grow old.
+"""Cached: Fast-dLLM's prefix cache as a denoiser around a Transformer. Approximate: kept keys and values go stale.
 
 When a row enters a new block, one full pass is made, which is exact, and the keys and values of all columns before
 the block are kept. Until the next block only the columns from there on are computed. All masks lie among them, so
-state entropy covers the whole masked set; but decided tokens before the block no longer hear of later decisions.
+state entropy covers the whole masked set; but decided tokens before the block no longer see later decisions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Cached(Wrapped):
 
     @property
     def position_bytes(self) -> int:
-        """What one position of one row takes."""
+        """The bytes of one position of one row."""
         shape, weight = self.inner.network.shape, self.inner.network.embed.weight
         return 2 * shape.layers * shape.kv * shape.each * weight.element_size()
 

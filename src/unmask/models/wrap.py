@@ -1,4 +1,4 @@
-"""Denoisers around denoisers: guidance, rows in chunks, counted calls. They go over each other in any order."""
+"""Denoisers around denoisers: guidance, rows in chunks, counted calls. They can be nested in any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unmask.errors import SettingError
 
 @dataclass(frozen=True, eq=False)
 class Wrapped:
-    """A denoiser that is like the inner one in all that it does not say itself."""
+    """A denoiser that behaves like the inner one in all that it does not override."""
 
     inner: Denoiser
 
@@ -81,7 +81,7 @@ def innermost(denoiser: Denoiser, change: Callable[[Denoiser], Denoiser]) -> Den
 
 @dataclass(frozen=True)
 class _Both:
-    """The inner cache of a state whose rows are there twice: as they are, then without what was given."""
+    """The inner cache of a state that holds every row twice: unchanged, then with its given tokens masked."""
 
     inner: Cache
     rows: int
@@ -108,7 +108,7 @@ class Guided(Wrapped):
         return 2 * self.inner.cost
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, _Both | None]:
-        """One call with every row twice: as it is, and with its given tokens masked."""
+        """One call with every row twice: unchanged, and with its given tokens masked."""
         count = len(state.tokens)
         everyone = torch.arange(count, device=rows.device)
         twice = state.replace(cache=None).take(torch.cat([everyone, everyone]))
@@ -119,7 +119,7 @@ class Guided(Wrapped):
         hidden, cache = self.inner.look(both, torch.cat([rows, rows + count]))
         with_prompt, without = hidden.chunk(2)
         guided = without + (self.scale + 1) * (with_prompt - without)
-        guided = guided.where(without.isfinite(), with_prompt)  # -inf says nothing about the prompt's influence
+        guided = guided.where(without.isfinite(), with_prompt)  # -inf is the same with any prompt
         return guided, None if cache is None else _Both(cache, count)
 
 

@@ -26,7 +26,7 @@ from unmask.evaluate.paper.plan import Cell, Experiment, Place
 from unmask.evaluate.run import canvases, prompts, resume, sift
 from unmask.evaluate.stats import Floats, Places, bootstrap
 from unmask.models import Denoiser, fingerprint, load
-from unmask.models.compiled import compiled
+from unmask.models.transformer import compiled
 from unmask.models.wrap import Chunked
 from unmask.tasks import TASKS, shots
 from unmask.tasks.puzzles import held_out

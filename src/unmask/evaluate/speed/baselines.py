@@ -20,8 +20,7 @@ from unmask.core.denoiser import Denoiser, Head
 from unmask.core.state import State
 from unmask.errors import first_line
 from unmask.models import memory
-from unmask.models.compiled import can_compile
-from unmask.models.transformer import Transformer
+from unmask.models.transformer import Transformer, can_compile
 
 Run = Callable[[], Tensor]  # the network on all rows: hidden states [R, L, D]
 EAGER, COMPILED, GRAPH = "eager", "compiled", "CUDA graph"

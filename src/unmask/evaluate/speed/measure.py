@@ -29,8 +29,7 @@ from unmask.errors import InputError, SettingError
 from unmask.evaluate import header
 from unmask.evaluate.speed import baselines, clock
 from unmask.evaluate.speed.baselines import COMPILED, EAGER, Backbones, Run
-from unmask.models.compiled import compiled
-from unmask.models.transformer import Transformer
+from unmask.models.transformer import Transformer, compiled
 from unmask.models.wrap import layers
 from unmask.search import SEARCHES
 
