@@ -16,7 +16,7 @@ from unmask.errors import UnmaskError
 LM_EVAL = importlib.util.find_spec("lm_eval") is not None
 # What the guide of 0.1 imported, by module.
 GUIDE = {
-    "bench": "run",
+    "bench": "canvases run summary",
     "countdown": "canvas answer fault parse",
     "engine": "Rules walk",
     "judge": "Rules figures judged load_judge opinions read_samples",
@@ -74,3 +74,10 @@ def test_public_names_are_there() -> None:
         unmask.nonsense  # noqa: B018
     with pytest.raises(ImportError, match="nonsense"):
         importlib.import_module("unmask.nonsense")
+
+
+def test_former_names_of_callbacks_work() -> None:
+    told: list[tuple[int, int]] = []
+    with pytest.warns(DeprecationWarning, match="tell is now called on_progress"):
+        unmask.score(unmask.load("table"), ["tea"], draws=1, tell=lambda done, total: told.append((done, total)))
+    assert told

@@ -14,13 +14,13 @@ from torch import Tensor
 from again import Again, Late
 from unmask import Recipe, decode_batch, load
 from unmask.core import beliefs, dice
-from unmask.core import walk as engine
 from unmask.core.beliefs import DrawRule
 from unmask.core.dice import Purpose
 from unmask.core.gpu import head as fused
 from unmask.core.gpu import recorded as replay
 from unmask.core.gpu.head import Config
 from unmask.core.step import Setup
+from unmask.core.walk import asked
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import from_prompt
 from unmask.models import Head
@@ -452,13 +452,13 @@ def test_a_recorded_walk_draws_from_what_it_kept(sampler: str, monkeypatch: pyte
     model, used = load("random", DEVICE), []
     recipe = Recipe(sampler, "smc", length=10, temperature=1.0, particles=3, every=2, strength=50.0)
     parts = prepare(model, [from_prompt(model, text, 10) for text in ("ab", "cde")], [0, 1], recipe)
-    expected = [moment.state.tokens.tolist() for moment in engine.walk(*parts)]
+    denoiser, state, *rest = parts
+    expected = [moment.state.tokens.tolist() for moment in asked(Setup(denoiser, *rest), state)]
     real = fused.draw_from
     monkeypatch.setattr(fused, "draw_from", lambda *given: used.append(1) or real(*given))
     monkeypatch.setattr(fused, "usable", lambda hidden, head, *filters: True)
     monkeypatch.setattr(replay, "Recorded", Again)
     monkeypatch.setattr(replay, "Signals", Late)
-    denoiser, state, *rest = parts
     found = [moment.state.tokens.tolist() for moment in replay.walk(Setup(denoiser, *rest), state)]
     assert found == expected
     assert len(used) >= len(expected) - 1

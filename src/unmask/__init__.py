@@ -17,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 from unmask._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from unmask.core.denoiser import Denoiser
+    from unmask.core.beliefs import DrawRule
+    from unmask.core.denoiser import Denoiser, Head
+    from unmask.core.state import Vocab
+    from unmask.core.step import Rules
+    from unmask.core.walk import walk
     from unmask.decoding.decode import decode, decode_batch
     from unmask.decoding.recipe import Recipe
     from unmask.decoding.result import Particle, Result
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     from unmask.evaluate.theory.reference import Scored, score
     from unmask.models import MODELS, load
     from unmask.models.made.table import Table
-    from unmask.samplers import SAMPLERS
+    from unmask.samplers import SAMPLERS, Reveal
     from unmask.search import SEARCHES
 
 __all__ = [
@@ -33,19 +37,29 @@ __all__ = [
     "SAMPLERS",
     "SEARCHES",
     "Denoiser",
+    "DrawRule",
+    "Head",
     "Particle",
     "Recipe",
     "Result",
+    "Reveal",
+    "Rules",
     "Scored",
     "Table",
     "UnmaskError",
+    "Vocab",
     "decode",
     "decode_batch",
     "load",
     "score",
+    "walk",
 ]
 _HOMES = {
-    "core.denoiser": "Denoiser",
+    "core.beliefs": "DrawRule",
+    "core.denoiser": "Denoiser Head",
+    "core.state": "Vocab",
+    "core.step": "Rules",
+    "core.walk": "walk",
     "decoding.decode": "decode decode_batch",
     "decoding.recipe": "Recipe",
     "decoding.result": "Particle Result",
@@ -53,7 +67,7 @@ _HOMES = {
     "evaluate.theory.reference": "Scored score",
     "models": "MODELS load",
     "models.made.table": "Table",
-    "samplers": "SAMPLERS",
+    "samplers": "SAMPLERS Reveal",
     "search": "SEARCHES",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -62,7 +76,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 # Where modules of 0.1 are now. Their old paths work with a DeprecationWarning, and go in 0.3.
 _MOVED = {
     "background": "decoding.background",
-    "bench": "evaluate.run",
+    "bench": "evaluate.run evaluate.compare evaluate.rows",
     "calibrate": "evaluate.theory.calibrate",
     "compare": "evaluate.compare",
     "countdown": "tasks.puzzles.countdown",
@@ -87,8 +101,6 @@ _MOVED = {
     "theory": "evaluate.theory.quantities",
     "trace": "decoding.trace",
 }
-
-
 _RENAMED = {"Draw": "DrawRule", "Raw": "Beliefs", "Way": "Setup"}  # names of 0.1 in these modules -> those of now
 
 

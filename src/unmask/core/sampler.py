@@ -71,7 +71,7 @@ class Sampler(Protocol):
         ...
 
     def want(self, state: State, step: Step) -> Tensor:  # [B, L] bool
-        """The positions whose distribution it needs (the engine adds the masked ones, for the entropy)."""
+        """The positions whose distribution it needs (the masked ones are added, for the entropy)."""
         ...
 
     def region(self, state: State, step: Step) -> Tensor:  # [B, L] bool

@@ -79,7 +79,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Known:
-    """What the network has said about the present canvases."""
+    """The network's answers about the present canvases."""
 
     stale: Tensor  # [B] bool: the canvas changed since the network saw it
     hidden: Tensor | None = None  # [B, L, D]: of the rows that are not stale

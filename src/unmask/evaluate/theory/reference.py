@@ -7,6 +7,7 @@ the forward process seen backwards, the paper's Pr(τ): from time t to s a maske
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -87,14 +88,21 @@ def score(
     *,
     recipe: Recipe = Recipe("ancestral", steps=32),
     draws: int = DRAWS,
-    on_progress: Progress = lambda done, total: None,
+    on_progress: Progress | None = None,
+    tell: Progress | None = None,
 ) -> list[Scored]:
-    """The path entropy of each text over `draws` reference paths; text i has the seed recipe.seed + i."""
+    """The path entropy of each text over `draws` reference paths; text i has the seed recipe.seed + i.
+
+    `tell` is the former name of `on_progress`.
+    """
+    if tell is not None:
+        warnings.warn("tell is now called on_progress", DeprecationWarning, stacklevel=2)
+    progress = on_progress or tell or (lambda done, total: None)
     before = [""] * len(texts) if prompts is None else list(prompts)
     if len(before) != len(texts):
         raise InputError(f"{many(len(before), 'prompt')} for {many(len(texts), 'text')}", "give one each")
     rows = [known(model, text, prompt) for text, prompt in zip(texts, before, strict=True)]
-    found = reference(model, rows, recipe, draws, on_progress)
+    found = reference(model, rows, recipe, draws, progress)
     return [
         Scored(
             prompt,
