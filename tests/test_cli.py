@@ -565,3 +565,12 @@ def test_particles_that_nothing_parts_are_told(capsys):
     assert "all paths are the same" in capsys.readouterr().out
     assert main([*words, "--temperature", "1"]) == 0
     assert "all paths" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["serve"], ["eval", "sudoku", "--data", "puzzles.txt"], ["generate", "a"]])
+def test_a_missing_background_is_refused_before_a_model_is_loaded(command, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("puzzles.txt").write_text("." * 81 + "\n")
+    monkeypatch.setattr("unmask.cli.models.load", lambda *given, **more: pytest.fail("a model is loaded"))
+    assert main([*command, "--sampler", "pc", "--background", "nope.json"]) == 2
+    assert "cannot read the background table 'nope.json'" in capsys.readouterr().err

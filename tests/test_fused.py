@@ -80,7 +80,7 @@ def same_drawn(found: beliefs.Drawn, expected: beliefs.Drawn, sure: Tensor) -> N
     """`sure` [B, L]: where rounding cannot decide."""
     for name in ("entropy", "top", "second"):
         same(getattr(found, name), getattr(expected, name))
-    for name in ("raw", "log"):
+    for name in ("model_logp", "log"):
         same(getattr(found, name)[sure], getattr(expected, name)[sure])
     assert torch.equal(found.token[sure], expected.token[sure])
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from unmask.decoding import background
 from unmask.decoding.named_recipes import settings_of
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import (
@@ -62,7 +63,10 @@ def _add(parser: argparse._ActionsContainer, name: str, row: Setting, text: str)
 def to_recipe(args: argparse.Namespace, default: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe file, if there is one, else the `default` of this command, with the flags that were given over it."""
     try:
-        return Recipe.from_dict(to_settings(args, default))
+        found = Recipe.from_dict(to_settings(args, default))
+        if found.background is not None:
+            background.load(found.background)  # a file that cannot be read is refused before a model is loaded
+        return found
     except SettingError as error:
         recipe = getattr(args, "recipe", None)
         if recipe is None or error.setting not in _canonical(settings_of(recipe)) - _canonical(_given(args)):
