@@ -16,7 +16,7 @@ from unmask.models.files.bits import SCALE, pack, unpack
 from unmask.models.files.checkpoint import WEIGHTS
 from unmask.models.laws import check
 from unmask.models.made.fabricate import fabricate
-from unmask.train.init import fresh, merge, save, take
+from unmask.train.initial import fresh, merge, save, take
 
 EIGHT = {**NATIVE, "bits": 8}
 MATRIX, VECTOR = "blocks.0.qkv.weight", "norm.weight"

@@ -20,7 +20,7 @@ from unmask.core.gpu import head as fused
 from unmask.core.gpu import recorded as replay
 from unmask.core.gpu.head import Config
 from unmask.core.step import Setup
-from unmask.core.walk import asked
+from unmask.core.walk import waiting
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import from_prompt
 from unmask.models import Head
@@ -453,7 +453,7 @@ def test_a_recorded_walk_draws_from_what_it_kept(sampler: str, monkeypatch: pyte
     recipe = Recipe(sampler, "smc", length=10, temperature=1.0, particles=3, every=2, strength=50.0)
     parts = prepare(model, [from_prompt(model, text, 10) for text in ("ab", "cde")], [0, 1], recipe)
     denoiser, state, *rest = parts
-    expected = [moment.state.tokens.tolist() for moment in asked(Setup(denoiser, *rest), state)]
+    expected = [moment.state.tokens.tolist() for moment in waiting(Setup(denoiser, *rest), state)]
     real = fused.draw_from
     monkeypatch.setattr(fused, "draw_from", lambda *given: used.append(1) or real(*given))
     monkeypatch.setattr(fused, "usable", lambda hidden, head, *filters: True)

@@ -43,8 +43,6 @@ ONLY = {
     "safetensors": "models train evaluate/judge",
 }
 LAZY = {"decoding": "report", "tasks": "models"}  # only inside a function: loaded when it is called
-# Arrows that are still to be cut.
-DEBT: dict[str, str] = {}
 NEVER = {"tasks": "torch"}
 OPEN = 12  # entries of the package besides __init__, __main__, _version and py.typed
 CROWDED = 20  # entries of any folder below it, besides __init__
@@ -92,7 +90,6 @@ def test_layers(path: Path) -> None:
     allowed = {mine, *MAY_IMPORT.get(mine, "").split(), "_version"}
     if mine in ("", "__main__"):  # the public names, from wherever they are
         allowed |= set(MAY_IMPORT)
-    allowed |= set(DEBT.get(name_of(path).removeprefix("unmask."), "").split())
     late = set(LAZY.get(mine, "").split())
     wrong = {other for other in imports(path) if room(other) not in allowed | late}
     wrong |= {other for other in imports(path, lazy=False) if room(other) not in allowed}
@@ -112,7 +109,6 @@ def foreign(path: Path) -> set[str]:
 def test_packages_of_others(path: Path) -> None:
     place = path.relative_to(ROOT).with_suffix("").as_posix()
     for names, places in ONLY.items():
-        names = " ".join(set(names.split()) - set(DEBT.get(place.replace("/", "."), "").split()))
         if not any(place == one or place.startswith(f"{one}/") for one in places.split()):
             assert not foreign(path) & set(names.split()), f"only {places} may import {names}"
     for folder, names in NEVER.items():

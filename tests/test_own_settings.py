@@ -153,10 +153,10 @@ import json
 from test_own_settings import shy
 from unmask import SAMPLERS
 SAMPLERS["shy"] = shy
-from unmask.server import catalog, schemas, validation
+from unmask.server import catalog, schemas, refusals
 entry = next(one for one in catalog.catalog({})["samplers"] if one["name"] == "shy")
 field = schemas.Completion.model_json_schema()["properties"]["pace"]
-print(json.dumps([entry["settings"][0], field["anyOf"][0]["type"], validation.WANTED["pace"]]))
+print(json.dumps([entry["settings"][0], field["anyOf"][0]["type"], refusals.WANTED["pace"]]))
 """
 
 

@@ -16,7 +16,7 @@ from unmask.core.gpu import recorded
 from unmask.core.sampler import StepInput, masked_share
 from unmask.core.state import State, Step, put, take
 from unmask.core.step import Carry, Moment, Setup, first_carry
-from unmask.core.walk import asked, walk
+from unmask.core.walk import waiting, walk
 from unmask.decoding.background import count
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Text, from_canvas, from_prompt, start
@@ -40,7 +40,7 @@ def walks(model: Denoiser, recipe: Recipe, prompts: Sequence[Text]) -> tuple[lis
     ]
     denoiser, state, *parts = prepare(model, rows, range(len(rows)), recipe)
     setup = Setup(denoiser, *parts)
-    return list(map(numbers, asked(setup, state))), list(map(numbers, recorded.walk(setup, state)))
+    return list(map(numbers, waiting(setup, state))), list(map(numbers, recorded.walk(setup, state)))
 
 
 def numbers(moment: Moment) -> Any:
@@ -217,7 +217,7 @@ def test_a_sampler_and_a_model_of_ones_own_are_recorded(search: str, monkeypatch
     assert not recorded.can_record(dataclasses.replace(setup, denoiser=Counted(model)), state)
     found = list(map(numbers, walk(model, state, sampler, how, rules)))
     assert played == list(range(1, 10))  # the end is known one step late
-    assert_same(list(map(numbers, asked(setup, state))), found)
+    assert_same(list(map(numbers, waiting(setup, state))), found)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from unmask.errors import ModelError, UnmaskError
 from unmask.models import memory
 from unmask.models.families.blueprint import Config
 from unmask.models.files.checkpoint import INDEX, WEIGHTS, tensor_shapes
-from unmask.models.files.pretrained import FAMILIES, family_of
+from unmask.models.files.directory import FAMILIES, family_of
 from unmask.models.transformer import Transformer
 
 RECORDED = Path(__file__).parent.parent / "parity" / "models"

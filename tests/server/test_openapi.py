@@ -15,7 +15,7 @@ from serving import Running, running
 
 from unmask import SAMPLERS, SEARCHES, load
 from unmask.decoding.settings import ALIASES, SETTINGS
-from unmask.server import validation
+from unmask.server import refusals
 
 FIELDS = [*SETTINGS, *ALIASES, *["prompt", "canvas", "stop", "stream", "n", "logprobs", "max_tokens", "suffix"] * 3]
 
@@ -40,8 +40,8 @@ def test_every_setting_is_in_the_document(here):
         assert {*SETTINGS, *ALIASES} <= set(fields) and found[name]["additionalProperties"] is False
         assert fields["sampler"]["anyOf"][0]["enum"] == list(SAMPLERS)
         assert fields["search"]["anyOf"][0]["enum"] == list(SEARCHES)
-    for body in validation.BODIES.values():  # each has words for what it must be
-        assert {ALIASES.get(field, field) for field in body.model_fields} <= set(validation.WANTED)
+    for body in refusals.BODIES.values():  # each has words for what it must be
+        assert {ALIASES.get(field, field) for field in body.model_fields} <= set(refusals.WANTED)
     assert "422" not in json.dumps(document(here)["paths"])
 
 

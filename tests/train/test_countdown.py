@@ -34,7 +34,7 @@ from unmask.tasks.puzzles.countdown import (
 from unmask.tasks.puzzles.problems import keys, problems, reserved
 from unmask.train import countdown
 from unmask.train.countdown import CONFIG, SHARES, Problems, keys_of
-from unmask.train.init import as_denoiser, fresh
+from unmask.train.initial import as_denoiser, fresh
 from unmask.train.log import LOG
 from unmask.train.task import hashes
 

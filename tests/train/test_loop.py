@@ -23,7 +23,7 @@ from unmask.cli import main
 from unmask.errors import InputError, ModelError
 from unmask.models import WEIGHTS
 from unmask.models.laws import check
-from unmask.train.init import fresh, save, take
+from unmask.train.initial import fresh, save, take
 from unmask.train.log import LOG, PLOT, open_log, read_log
 from unmask.train.loop import STATE, Plan, _asked, _Losses, train, unbroken
 from unmask.train.optim import Optimizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unmask.train.init import fresh
+from unmask.train.initial import fresh
 from unmask.train.optim import CURVE, MOMENTUM, TURNS, Optimizer, orthogonal
 
 SMALL = {"model_type": "unmask", "vocabulary": 11, "width": 8, "layers": 2, "heads": 2, "inner": 12, "qk_norm": True}

@@ -26,7 +26,7 @@ from unmask.models.tokenizers import Characters, FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks.files import documents
 from unmask.train import text
-from unmask.train.init import fresh
+from unmask.train.initial import fresh
 from unmask.train.log import LOG, PLOT
 from unmask.train.text import (
     CONFIG,

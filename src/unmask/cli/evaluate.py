@@ -1,4 +1,4 @@
-"""The command line's half for measuring: a task's questions through a model, resumable; runs side by side."""
+"""`unmask eval`: a task's questions through a model, resumable -> rows and a table."""
 
 from __future__ import annotations
 

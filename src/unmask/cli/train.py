@@ -15,7 +15,7 @@ from unmask.errors import InputError, unknown
 from unmask.models import MODELS, on_device
 from unmask.models.network import Network
 from unmask.train import countdown, sudoku, text
-from unmask.train.init import FREE, fresh, merge, save, sizes, take, weights_at
+from unmask.train.initial import FREE, fresh, merge, save, sizes, take, weights_at
 from unmask.train.log import LOG, PLOT
 from unmask.train.loop import STATE, Plan, reached, train
 from unmask.train.optim import OPTIMIZERS

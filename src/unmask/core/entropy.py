@@ -1,4 +1,4 @@
-"""Entropies of positions -> state entropy h_DE and path entropy H_DE."""
+"""Entropies of positions -> state entropy h_DE, in nats or bits; `State.path_entropy` is its mean over a path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Denoiser × State × sampler × search -> Moments, one per step, until every row is done.
 
-Two drivers take the same steps: `asked` waits for the device in each of them to leave out rows that need no call;
+Two drivers take the same steps: `waiting` waits for the device in each of them to leave out rows that need no call;
 `gpu.recorded` plays recorded steps on a GPU and never waits.
 """
 
@@ -36,10 +36,10 @@ def walk(
     setup = Setup(denoiser, sampler, search, rules, shares_rows=shares, keeps_hidden=keeps_hidden, draw=draw)
     if draw is beliefs.draw and not keeps_hidden and recorded.can_record(setup, state):
         return recorded.walk(setup, state)
-    return asked(setup, state)
+    return waiting(setup, state)
 
 
-def asked(setup: Setup, state: State) -> Iterator[Moment]:
+def waiting(setup: Setup, state: State) -> Iterator[Moment]:
     """One step after the other; the host asks for the rows that need a call, and whether any row is left."""
     carry = first_carry(setup, state)
     while bool(carry.active.any()):

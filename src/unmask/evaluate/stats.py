@@ -99,7 +99,7 @@ class Difference:
 
 
 def paired(first: Sequence[bool], second: Sequence[bool]) -> Difference:
-    """The difference of two runs, question by question."""
+    """The difference of two runs, question by question, with the interval of a paired bootstrap."""
     pairs = list(zip(first, second, strict=True))
     n, better, worse = len(pairs), sum(b and not a for a, b in pairs), sum(a and not b for a, b in pairs)
     # Of n questions drawn with replacement, how many are better, worse or equal is one multinomial draw.

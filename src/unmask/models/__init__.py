@@ -12,8 +12,8 @@ import torch
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
 from unmask.errors import InputError, ModelError, first_line, unknown
 from unmask.models.files.checkpoint import DTYPES, PICKLES, Progress, read_json
+from unmask.models.files.directory import FAMILIES, family_of, from_directory
 from unmask.models.files.hub import MODEL, TOKENIZER, download, is_hub_id, local
-from unmask.models.files.pretrained import FAMILIES, family_of, from_directory
 from unmask.models.made.table import Table, words
 from unmask.models.tokenizers import Numbers, read_tokenizer
 from unmask.models.transformer import random_transformer

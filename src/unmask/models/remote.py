@@ -14,8 +14,8 @@ from torch import Tensor
 from unmask.core.denoiser import Head, Tokenizer
 from unmask.core.state import State, Vocab
 from unmask.errors import InputError, ModelError, guarded
+from unmask.models.files.directory import chosen_mask
 from unmask.models.files.hub import download, is_hub_id, local
-from unmask.models.files.pretrained import chosen_mask
 from unmask.models.tokenizers import FileTokenizer, Numbers
 
 # The classes with a head come first: some checkpoints offer their bare backbone as AutoModel.

@@ -28,8 +28,8 @@ from unmask.server.metrics import Metrics
 from unmask.server.middleware import Middleware
 from unmask.server.pages import PAGES, ROUTES
 from unmask.server.puzzle import kind_of
+from unmask.server.refusals import invalid
 from unmask.server.request import Body, ParsedRequest, ServeConfig, parse
-from unmask.server.validation import invalid
 
 Found = TypeVar("Found")
 PATIENCE = 0.3  # seconds for the last step when the server stops

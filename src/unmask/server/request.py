@@ -20,7 +20,7 @@ from unmask.search import SEARCHES
 from unmask.server import schemas
 from unmask.server.limits import Limits, Refusal
 from unmask.server.puzzle import ParsedPuzzle, kind_of, parse_puzzle
-from unmask.server.validation import about
+from unmask.server.refusals import about
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from unmask.tasks.countdown import COUNTDOWN, example
 from unmask.tasks.puzzles import countdown
 from unmask.tasks.puzzles.countdown import EQUATION, HEAD, LEAST, MASK, MOST
 from unmask.tasks.puzzles.problems import keys, problems
-from unmask.train.init import bundled_config
+from unmask.train.initial import bundled_config
 from unmask.train.task import Array, DataOptions, TrainTask, hashes, share_solved
 
 LONGEST = countdown.columns(MOST)

@@ -25,7 +25,7 @@ from unmask.evaluate.rows import to_json
 from unmask.models.families.mdlm import log_linear
 from unmask.models.files.checkpoint import opened, read_tensors
 from unmask.models.network import Network, empty
-from unmask.train.init import fit
+from unmask.train.initial import fit
 from unmask.train.log import PLOT, draw, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
 from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times

@@ -14,7 +14,7 @@ from unmask.tasks import files
 from unmask.tasks.puzzles.grids import alike, grids
 from unmask.tasks.puzzles.sudoku import CELLS, MASK, fault, parse, puzzle, solutions, write
 from unmask.tasks.sudoku import SUDOKU, example
-from unmask.train.init import bundled_config
+from unmask.train.initial import bundled_config
 from unmask.train.task import Array, DataOptions, TrainTask, hashes, share_solved
 
 CONFIG = bundled_config("sudoku")

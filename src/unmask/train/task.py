@@ -20,7 +20,7 @@ from unmask.errors import InputError
 from unmask.evaluate.run import canvases, run
 from unmask.models.network import Network
 from unmask.tasks.task import Example, Task
-from unmask.train.init import as_denoiser
+from unmask.train.initial import as_denoiser
 
 Array = np.ndarray[Any, Any]
 

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from unmask.errors import InputError, first_line
 from unmask.models.network import Network
 from unmask.tasks.files import documents
-from unmask.train.init import bundled_config
+from unmask.train.initial import bundled_config
 from unmask.train.process import SCHEDULES, masked, times
 from unmask.train.task import Array, DataOptions, TrainTask
 

@@ -123,7 +123,7 @@ class Signals:
 
 def walk(setup: Setup, state: State) -> Iterator[Moment]:
     """Decode without waiting for the device; the contract of `core.walk.walk` holds."""
-    carry, whole = advance(setup, first_carry(setup, state))  # asked: one of a prompt's equal particles is computed
+    carry, whole = advance(setup, first_carry(setup, state))  # waits: of a prompt's equal particles one is computed
     yield whole
     setup = replace(setup, skips_rows=False)
     part = _Part(setup, carry, torch.arange(len(state.tokens), device=state.tokens.device))

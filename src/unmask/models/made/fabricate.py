@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.errors import unknown
 from unmask.models.families.blueprint import Config, Published
 from unmask.models.files import checkpoint
-from unmask.models.files.pretrained import FAMILIES
+from unmask.models.files.directory import FAMILIES
 from unmask.models.tokenizers import byte_level
 
 SIZES = ("tiny", "full")

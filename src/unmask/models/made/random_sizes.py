@@ -15,7 +15,7 @@ from unmask.models.families.blueprint import Config, Family
 from unmask.models.families.llada import LLADA
 from unmask.models.families.mdlm import MDLM
 from unmask.models.files.checkpoint import DTYPES
-from unmask.models.files.pretrained import assembled
+from unmask.models.files.directory import assembled
 from unmask.models.network import Network, empty
 from unmask.models.tokenizers import Numbers
 from unmask.models.transformer import Transformer
