@@ -32,8 +32,8 @@ def test_an_answer_without_a_vote_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"prompts": "se"}, "is no list"),
-        ({"prompts": ["s"], "seeds": 3}, "is no list"),
+        ({"prompts": "se"}, "is not a list"),
+        ({"prompts": ["s"], "seeds": 3}, "is not a list"),
         ({"prompts": [3]}, "neither text nor token ids"),
         ({"prompts": [[1.5]]}, "neither text nor token ids"),
         ({"prompts": ["s"], "recipe": {"length": 2}}, "recipe is a dict"),

@@ -179,7 +179,7 @@ def test_a_dialogue_from_python(tiny):
     tokens = decode(model, turns, recipe=recipe).tokens
     assert tokens[:-4] == model.tokenizer.encode(model.tokenizer.chat(turns))
     for bad in ([{"role": "user"}], [{"role": "user", "content": 3}], [{"role": "user", "content": "x", "more": "y"}]):
-        with pytest.raises(UnmaskError, match="is no message"):
+        with pytest.raises(UnmaskError, match="is not a message"):
             decode(model, bad, recipe=recipe)
     with pytest.raises(UnmaskError, match="neither text nor token ids"):
         decode(model, [turns[0], 3], recipe=recipe)

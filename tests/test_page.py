@@ -263,8 +263,8 @@ def test_errors_on_the_command_line(walk: Path, tmp_path: Path, capsys: pytest.C
     other, text = tmp_path / "other.jsonl", walk.read_text(encoding="utf-8")
     for data, said in (
         (text.encode("utf-16"), "is UTF-16: a trace is UTF-8"),
-        (text.replace("{", "[", 2).encode(), "is no trace"),
-        (b"", "is no trace"),
+        (text.replace("{", "[", 2).encode(), "is not a trace"),
+        (b"", "is not a trace"),
         (text.encode().replace(b'"h"', b'"\xff"', 1), "line 2 of"),
         ("\n".join([*text.splitlines()[:2], "", *text.splitlines()[2:]]).encode(), "line 3 of"),
     ):

@@ -207,7 +207,7 @@ def test_a_trace_that_was_cut_is_read_as_far_as_it_goes(tmp_path):
     path.write_text(text[: text.rindex("{", 0, -1) + 20])
     assert trace.load(path) == whole[:-1]
     path.write_text("[" * 100_000)
-    with pytest.raises(UnmaskError, match="is no trace"):
+    with pytest.raises(UnmaskError, match="is not a trace"):
         trace.load(path)
 
 

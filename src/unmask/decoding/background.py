@@ -108,7 +108,7 @@ def _load(path: str, stamp: int) -> Background:
     except OSError as error:
         raise InputError(f"cannot read the background table {path!r} ({error.strerror})", way_out) from None
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputError(f"{path!r} is no background table", way_out) from None
+        raise InputError(f"{path!r} is not a background table", way_out) from None
     if table.total <= 0 or any(token < 0 or n <= 0 for token, n in table.counts.items()):
         raise InputError(f"{path!r} holds a count or a token id that is not positive", way_out)
     return table

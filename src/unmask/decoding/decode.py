@@ -166,7 +166,7 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
         raise InputError(f"recipe is a {type(recipe).__name__}", "give a Recipe, or Recipe.from_dict of a dict")
     for given in lists:
         if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
-            raise InputError(f"{given!r} is no list", "decode_batch takes lists; decode takes one prompt or canvas")
+            raise InputError(f"{given!r} is not a list", "decode_batch takes lists; decode takes one prompt or canvas")
     if answer is not None and not recipe.build_search().choose.needs_answers:
         raise InputError(f"answer has no effect on search {recipe.search}", "choose by vote, or leave it out")
 

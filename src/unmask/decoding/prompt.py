@@ -92,7 +92,7 @@ def _dialogue(denoiser: Denoiser, messages: Sequence[Mapping[str, str]]) -> str:
     """The messages as the model's chat template writes them."""
     for message in messages:
         if set(message) != {"role", "content"} or not all(isinstance(part, str) for part in message.values()):
-            raise InputError(f"{dict(message)!r} is no message", "give {'role': 'user', 'content': '…'}")
+            raise InputError(f"{dict(message)!r} is not a message", "give {'role': 'user', 'content': '…'}")
     if isinstance(denoiser.tokenizer, Numbers):
         raise InputError(f"{denoiser.name} has no tokenizer, so no chat template", "load it with one: tokenizer=…")
     if not isinstance(denoiser.tokenizer, Chats):

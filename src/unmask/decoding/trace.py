@@ -218,9 +218,9 @@ def _event(path: str, number: int, line: bytes) -> Event:
         event = {"event": "error", **event}
     kind = event.get("event") if isinstance(event, dict) else None
     if number == 1 and kind != "start":
-        raise InputError(f"{path!r} is no trace", "make one with --trace FILE")
+        raise InputError(f"{path!r} is not a trace", "make one with --trace FILE")
     if not isinstance(event, dict) or not isinstance(kind, str):
-        raise InputError(f"line {number} of {path!r} is no event", "decode it again with --trace")
+        raise InputError(f"line {number} of {path!r} is not an event", "decode it again with --trace")
     return event
 
 
