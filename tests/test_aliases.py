@@ -9,8 +9,10 @@ import sys
 import warnings
 
 import pytest
+import torch
 
 import unmask
+from unmask.core.beliefs import Drawn
 from unmask.errors import UnmaskError
 
 LM_EVAL = importlib.util.find_spec("lm_eval") is not None
@@ -81,3 +83,21 @@ def test_former_names_of_callbacks_work() -> None:
     with pytest.warns(DeprecationWarning, match="tell is now called on_progress"):
         unmask.score(unmask.load("table"), ["tea"], draws=1, tell=lambda done, total: told.append((done, total)))
     assert told
+
+
+def test_attributes_of_the_package_are_the_modules_of_the_guide() -> None:
+    with pytest.warns(DeprecationWarning, match=r"unmask\.bench is now"):
+        bench = unmask.__getattr__("bench")  # as `from unmask import bench` asks for it
+    assert bench.summary is importlib.import_module("unmask.evaluate.compare").summary
+    with pytest.warns(DeprecationWarning, match=r"unmask\.read is now"):
+        assert unmask.__getattr__("read").Draw is unmask.DrawRule
+
+
+def test_names_that_samplers_of_ones_own_used() -> None:
+    from unmask.samplers import Turn
+
+    fields = dict.fromkeys(("token", "model_logp", "log", "entropy", "top", "second"), torch.zeros(1))
+    drawn = Drawn(**fields)
+    assert drawn.raw is drawn.model_logp
+    given = Turn(None, 0, "beliefs", None)  # type: ignore[arg-type]
+    assert given.raw == given.beliefs

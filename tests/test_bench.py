@@ -104,6 +104,14 @@ def test_another_run_is_refused(change, words, tmp_path):
         assert len(kept.kept) == 1
 
 
+def test_rows_that_name_a_setting_otherwise_are_resumed(tmp_path):
+    path = str(tmp_path / "r.jsonl")
+    with rows.opened(path, HEADER | {"recipe": {"sampler": "dream", "alg_temp": 0.3}}) as kept:
+        kept.add([{"number": 0}])
+    with rows.opened(path, HEADER | {"recipe": {"sampler": "dream", "select_temperature": 0.3}}) as kept:
+        assert len(kept.kept) == 1
+
+
 def test_a_file_without_rows_is_begun_anew(tmp_path):
     path = str(tmp_path / "r.jsonl")
     for header in (HEADER, HEADER | {"task": "other"}):

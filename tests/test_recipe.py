@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from unmask import SAMPLERS, SEARCHES, Recipe, UnmaskError
 from unmask.core.state import Vocab
 from unmask.decoding.background import Background
 from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, known, parse, takers, takes
+from unmask.errors import SettingError
 from unmask.search import SCHEMES
 
 SPECIFIC = {name for name, row in SETTINGS.items() if not row.general}
@@ -199,3 +202,29 @@ def test_parse() -> None:
     assert parse("steps", "12") == 12 and type(parse("temperature", "1")) is float
     assert parse("fill_tail", "true") is True and parse("fill_tail", "False") is False
     assert parse("ban", "1,eos,") == ("1", "eos") and parse("sampler", "eb") == "eb"
+
+
+def test_a_recipe_as_0_1_had_it():
+    """Settings without a field are attributes, too; positional arguments; copies; pickles of 0.1."""
+    recipe = Recipe(sampler="draft-refine", loops=2)
+    assert (recipe.loops, recipe.draft, recipe.alg_temp) == (2, None, None)
+    with pytest.raises(AttributeError, match="nonsense"):
+        recipe.nonsense  # noqa: B018
+    assert dataclasses.replace(recipe, loops=4).loops == recipe.replace(loops=4).loops == 4
+    assert Recipe(length=4).replace(max_new_tokens=7).length == 7
+    assert Recipe("uniform", "smc", 5, 6, 1.0) == Recipe("uniform", "smc", length=5, seed=6, temperature=1.0)
+    with pytest.raises(TypeError, match="positional"):
+        Recipe(*[None] * 60)
+    assert dataclasses.asdict(recipe)["settings"] == {"loops": 2}
+    assert json.loads(json.dumps(recipe.settings)) == {"loops": 2}
+    assert copy.deepcopy(recipe) == recipe == pickle.loads(pickle.dumps(recipe))
+    for one in (recipe, pickle.loads(pickle.dumps(recipe))):
+        with pytest.raises(TypeError, match="read-only"):
+            one.settings["loops"] = 3
+    old = Recipe.__new__(Recipe)
+    old.__setstate__(
+        {"sampler": "dream", "search": "vanilla", "alg_temp": 0.3, "select_temperature": None, "after": None}
+    )
+    assert old == Recipe("dream", select_temperature=0.3) and old.alg_temp == 0.3
+    with pytest.raises(SettingError, match=r"after was removed in 0\.2"):
+        Recipe(search="smc", after=0.5)

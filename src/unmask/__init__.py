@@ -115,19 +115,23 @@ class _Moved:
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         old = spec.name.removeprefix("unmask.")
         _warn(old, 2)
-        module = ModuleType(spec.name)
-
-        def found(name: str) -> Any:
-            for place in map(import_module, () if name.startswith("__") else _places(old)):
-                if hasattr(place, _RENAMED.get(name, name)):
-                    return getattr(place, _RENAMED.get(name, name))
-            raise AttributeError(f"{' and '.join(_places(old))} have no {name!r}")
-
-        module.__getattr__ = found  # type: ignore[method-assign]
-        return module
+        return _stand_in(old)
 
     def exec_module(self, module: ModuleType) -> None:
         """There is nothing to run."""
+
+
+def _stand_in(old: str) -> ModuleType:
+    module = ModuleType(f"unmask.{old}")
+
+    def found(name: str) -> Any:
+        for place in map(import_module, () if name.startswith("__") else _places(old)):
+            if hasattr(place, _RENAMED.get(name, name)):
+                return getattr(place, _RENAMED.get(name, name))
+        raise AttributeError(f"there is no {name!r} in {' or '.join(_places(old))}")
+
+    module.__getattr__ = found  # type: ignore[method-assign]
+    return module
 
 
 def _places(old: str) -> list[str]:
@@ -145,7 +149,7 @@ sys.meta_path.append(_Moved)
 def __getattr__(name: str) -> Any:
     if name in _MOVED:
         _warn(name, 2)
-        return import_module(_places(name)[0])
+        return _stand_in(name)
     if name not in _HOME:
         raise AttributeError(f"module 'unmask' has no attribute {name!r}")
     globals()[name] = found = getattr(import_module(f"unmask.{_HOME[name]}"), name)

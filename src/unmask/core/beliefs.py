@@ -50,6 +50,11 @@ class Drawn:
     top: Tensor  # [B, L] log-probability of its most probable token
     second: Tensor  # [B, L] and of the runner-up
 
+    @property
+    def raw(self) -> Tensor:
+        """The name that `model_logp` had in 0.1."""
+        return self.model_logp
+
 
 @dataclass(frozen=True)
 class DrawRule:

@@ -23,6 +23,11 @@ class StepInput:
     draw: Callable[[Tensor], Drawn]  # where [B, L] bool -> a token for each; the same when called twice
     late: tuple[int, ...] = ()  # tokens that may only come last in time
 
+    @property
+    def raw(self) -> Beliefs:
+        """The name that `beliefs` had in 0.1."""
+        return self.beliefs
+
     def is_late(self, token: Tensor) -> Tensor:  # [B, L] -> [B, L] bool
         """Whether a proposed token has to wait for all others."""
         return one_of(token, self.late)

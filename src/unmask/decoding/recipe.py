@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from inspect import Parameter, Signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from unmask.core.beliefs import DrawRule
@@ -35,6 +34,21 @@ BIND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "scheme": lambda one, own: partial(one, **own),
     "choose": lambda one, own: dataclasses.replace(one, pick=partial(one.pick, **own)),
 }
+
+
+REMOVED = ("after", "until", "temper", "islands", "weight")  # settings of 0.1
+
+
+class _ReadOnly(dict[str, Any]):
+    """A dict that refuses changes."""
+
+    def _refuse(self, *_: object, **__: object) -> None:
+        raise TypeError("the settings of a Recipe are read-only: use replace")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse  # type: ignore
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ReadOnly, (dict(self),)
 
 
 @dataclass(frozen=True)
@@ -92,16 +106,25 @@ class Recipe:
 
     if not TYPE_CHECKING:  # type checkers know the fields; any other name of a setting may be given, too
 
-        def __init__(self, sampler: Any = None, search: Any = None, /, **values: Any) -> None:
+        def __init__(self, *placed: Any, **values: Any) -> None:
             own = values.pop("settings", {})
             if not isinstance(own, Mapping):
                 raise SettingError(f"settings is {own!r}", "give names and values", setting="settings")
-            found = {kind: entry for kind, entry in (("sampler", sampler), ("search", search)) if entry is not None}
-            for given, value in [*values.items(), *own.items()]:
+            names = [one.name for one in fields(Recipe)[:-1]]
+            if len(placed) > len(names):
+                raise TypeError(f"a Recipe takes at most {len(names)} positional arguments, {len(placed)} were given")
+            found: dict[str, Any] = {}
+            inherited = isinstance(own, _ReadOnly)  # of another Recipe, in `dataclasses.replace`: what is given wins
+            for given, value in [
+                *zip(names, placed, strict=False),
+                *values.items(),
+                *({} if inherited else own).items(),
+            ]:
                 name = ALIASES.get(given, given)
                 if name in found:
                     raise SettingError(f"{name} is given twice", "leave one out", setting=name)
                 found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" and type(value) is str else value
+            found = {**own, **found} if inherited else found
             for one in fields(Recipe):
                 object.__setattr__(self, one.name, found.pop(one.name, one.default))
             object.__setattr__(self, "settings", {name: value for name, value in found.items() if value is not None})
@@ -123,6 +146,10 @@ class Recipe:
         given = {name: value for name, value in self.to_dict().items() if name not in ("sampler", "search")}
         rows = SETTINGS if given.keys() <= SETTINGS.keys() else {**table.known(), **taken}
         for name, value in given.items():
+            if name in REMOVED:
+                raise SettingError(
+                    f"{name} was removed in 0.2", "leave it out: it did not help, see docs/research/search.md"
+                )
             if name not in rows:
                 raise unknown("setting", name, [*rows, *ALIASES], setting=name)
             checked = rows[name].check(value)
@@ -130,7 +157,7 @@ class Recipe:
                 own[name] = checked
             else:
                 object.__setattr__(self, name, checked)
-        object.__setattr__(self, "settings", MappingProxyType(own))
+        object.__setattr__(self, "settings", _ReadOnly(own))
         for name in given:
             if not rows[name].general and name not in taken:
                 who = " or ".join(table.takers(name))
@@ -176,7 +203,7 @@ class Recipe:
 
     def get(self, name: str) -> Any:
         """The value of a setting, also of one that has no field; None where it is the sampler's or search's default."""
-        return self.settings[name] if name in self.settings else getattr(self, name, None)
+        return self.settings[name] if name in self.settings else vars(self).get(name)
 
     def build_sampler(self) -> Sampler:
         """The sampler with its settings; made once."""
@@ -236,12 +263,26 @@ class Recipe:
 
     # --- to and from the outside ---
 
+    def __getattr__(self, name: str) -> Any:
+        """A setting that has no field, by its name."""
+        name = ALIASES.get(name, name)
+        if name in SETTINGS and "settings" in vars(self):
+            return self.get(name)
+        raise AttributeError(f"a Recipe has no setting {name!r}")
+
     def __getstate__(self) -> dict[str, Any]:
         """The fields, without what was built from them."""
-        return {**{one.name: getattr(self, one.name) for one in fields(self)}, "settings": dict(self.settings)}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """From a pickle, also of 0.1."""
+        Recipe.__init__(
+            self, **{name: value for name, value in state.items() if not (value is None or name in REMOVED)}
+        )
 
     def replace(self, **changes: Any) -> Recipe:
         """A new Recipe with these settings."""
+        changes = {ALIASES.get(name, name): value for name, value in changes.items()}
         names = {one.name for one in fields(self)}
         own = {name: value for name, value in changes.items() if name not in names}
         kept = {name: value for name, value in changes.items() if name in names}

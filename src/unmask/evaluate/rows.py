@@ -16,6 +16,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
 
+from unmask.decoding.settings import ALIASES
 from unmask.errors import InputError, many
 
 KIND = "unmask rows"
@@ -317,6 +318,7 @@ def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], path: str) ->
     for name, words in SAME.items():
         one, two = there.get(name), here.get(name)
         if name == "recipe" and isinstance(one, dict) and isinstance(two, dict):
+            one, two = ({ALIASES.get(key, key): value for key, value in some.items()} for some in (one, two))
             keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
             found += [f"{key} is {_short(one.get(key))} there and {_short(two.get(key))} here" for key in keys]
         elif one != two and not (name == "model" and same_weights):

@@ -11,7 +11,8 @@ from unmask.samplers import counts, scores
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
 
-__all__ = ["P2", "SAMPLERS", "DraftRefine", "Ranking", "Reveal", "Sampler", "StepInput", "Written"]
+__all__ = ["P2", "SAMPLERS", "DraftRefine", "Ranking", "Reveal", "Sampler", "StepInput", "Turn", "Written"]
+Turn = StepInput  # its name in 0.1
 
 
 def uniform(steps: int | None = None, block_length: int | None = None) -> Sampler:
