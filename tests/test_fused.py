@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import math
 import os
@@ -27,6 +28,7 @@ from unmask.models import Head
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 DEVICE = "cpu" if INTERPRETED else "cuda"
+NUMBERS = [one.name for one in dataclasses.fields(beliefs.Beliefs) if one.name != "pieces"]
 CLOSE = 1e-4 * math.log(2)  # entropies within 1e-4 bits
 pytestmark = [
     pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs CUDA or TRITON_INTERPRET=1"),
@@ -260,7 +262,7 @@ def test_what_is_no_distribution_has_no_normaliser(value: float, where_bad: str)
     assert not found.normaliser[0, bad].isfinite().any()
     if where_bad == "all":
         assert torch.equal(found.normaliser.isneginf(), expected.normaliser.isneginf())
-    same_raw(*(beliefs.Beliefs(*(getattr(raw, name)[:, ~bad] for name in beliefs.RAW)) for raw in (found, expected)))
+    same_raw(*(beliefs.Beliefs(*(getattr(raw, name)[:, ~bad] for name in NUMBERS)) for raw in (found, expected)))
     assert ((found.best >= 0) & (found.best < 66)).all()
     noise = torch.full(where.shape, 0.5, dtype=torch.float64)
     for temperature in (0.0, 1.0, 0.5):
@@ -290,7 +292,7 @@ def test_nothing_is_done_where_nobody_asked() -> None:
     hidden = hidden.masked_fill(~where.to(DEVICE)[..., None], torch.nan)
     found, _ = raws(hidden, head, where, tokens)
     drawn, _ = draws(hidden, head, where, noise, DrawRule(1.0))
-    for name, value in {**{name: getattr(found, name) for name in beliefs.RAW}, **vars(drawn)}.items():
+    for name, value in {**{name: getattr(found, name) for name in NUMBERS}, **vars(drawn)}.items():
         assert not value[~where].any() and not value[where].isnan().any(), name
 
 
