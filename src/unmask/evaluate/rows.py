@@ -16,7 +16,6 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
 
-from unmask.decoding.settings import ALIASES
 from unmask.errors import InputError, many
 
 KIND = "unmask rows"
@@ -313,6 +312,8 @@ def _check(line: Line, header: Line, path: str) -> None:
 
 def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], path: str) -> None:
     """Refuse to resume another run, and say what differs."""
+    from unmask.decoding.settings import ALIASES  # only here: who reads rows decodes nothing
+
     same_weights = there.get("weights") is not None and there["weights"] == here.get("weights")
     found = []
     for name, words in SAME.items():
