@@ -15,7 +15,7 @@ from unmask.cli.parser import flag
 from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError, UnmaskError
 from unmask.evaluate.run import suits
-from unmask.models import load
+from unmask.models import default_recipe, load
 from unmask.tasks import TASKS, files, puzzle_of
 from unmask.tasks.countdown import problem_text
 from unmask.tasks.puzzles import sudoku
@@ -24,14 +24,15 @@ from unmask.tasks.sudoku import FIELD
 
 def run_solve(args: Namespace) -> int:
     """Solve a puzzle with the bundled model; the exit status is 1 where its answer is wrong."""
-    recipe = flags.to_recipe(args)
     name, given = _puzzle(args.puzzle)
     kind = puzzle_of(TASKS[name])
+    model_name = args.model or name
+    recipe = flags.for_model(args, default_recipe(model_name), model_name, canvas=True)
     puzzle = kind.parse(given)
     strange = kind.check(puzzle)
     if strange == sudoku.UNKNOWN:
         warnings.warn(f"the puzzle {strange}", stacklevel=2)
-    model = load(args.model or name, args.device)
+    model = load(model_name, args.device)
     suits(TASKS[name], model)
     with show.following() as on_event:
         canvases = [kind.canvas(puzzle)]
@@ -108,7 +109,7 @@ def add_solve(parser: ArgumentParser) -> None:
     parser.set_defaults(too_many=too_many)
     flag(parser, "--model NAME", "a directory with a model of your own instead")
     flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
-    flag(parser, "--recipe NAME", "settings from a .toml or .json file")
+    flag(parser, "--recipe NAME", "settings from a .toml or .json file, or none: not the model's default")
     flag(parser, "--json", "print one JSON object")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     flags.add(parser)
