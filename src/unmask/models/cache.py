@@ -1,8 +1,9 @@
 """Cached: Fast-dLLM's prefix cache as a denoiser around a Transformer. Exact where attention is block-causal.
 
-Under full attention it is approximate: kept keys and values go stale. When a row enters a new block, one full pass is made, which is exact, and the keys and values of all columns before
+When a row enters a new block, one full pass is made, which is exact, and the keys and values of all columns before
 the block are kept. Until the next block only the columns from there on are computed. All masks lie among them, so
-state entropy covers the whole masked set; but decided tokens before the block no longer see later decisions.
+state entropy covers the whole masked set; but under full attention decided tokens before the block no longer see later
+decisions: kept keys and values go stale, and the result is approximate.
 """
 
 from __future__ import annotations

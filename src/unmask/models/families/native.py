@@ -20,7 +20,7 @@ BITS = (8, 16)  # of a matrix's weights: whole numbers with scales, or floats of
 
 
 def read(config: Config) -> Blueprint:
-    """Fields of Shape by their names, the special ids, `limit`, `blocks`, `time_input`, `absent_mask`, `bits`, `group`."""
+    """Fields of Shape by their names, special ids, `limit`, `blocks`, `time_input`, `absent_mask`, `bits`, `group`."""
     default: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Shape)}
     given: dict[str, Any] = {name: config.integer(name, kind) for name, kind in SIZES.items()}
     given |= {name: config.flag(name, bool(default[name])) for name in FLAGS}
