@@ -84,6 +84,8 @@ def run_train(args: Namespace) -> None:
         if step is not None:
             print(f"stopped at step {step}: the same command resumes it")
         raise
+    finally:
+        task.close()
     name = f"./{args.directory}" if args.directory in MODELS else args.directory
     print(f"{name}: load it as a model; {LOG} says how it went, {PLOT} shows it")
 

@@ -8,6 +8,7 @@ together: over everything, and block-causal (`train.process.sees_copies`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,14 +24,16 @@ from torch import Tensor
 from unmask.core.state import Vocab
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
-from unmask.errors import InputError
+from unmask.errors import InputError, first_line
+from unmask.evaluate.judge.stories import Source, read_source
 from unmask.models.network import Network
 from unmask.models.tokenizers import read_tokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks.puzzles.word_problems import WordProblem, word_problem
 from unmask.train.loop import noised_hidden
 from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, times
-from unmask.train.stories import HELD, Maker, held_stories, shard, some_texts
+from unmask.train.shards import HELD, Shards, making, shard
+from unmask.train.stories import Sampler, texts
 from unmask.train.task import Array, DataOptions, TrainTask, hashes
 
 END, MASK = 0, 1
@@ -59,7 +62,7 @@ PROMPTED, INFILLED = 0.4, 0.1  # shares of the stories whose first words, or fir
 LONGEST_PROMPT = 40  # tokens of a story that are given
 FRESH, WINDOW = 600, 12  # steps until a new shard of stories joins; how many shards are in use
 STREAM, HELD_STREAM = 8, 9  # of random numbers
-TOKENIZER_PROBLEMS = 20_000  # that the tokenizer is made of, besides a shard of stories
+TOKENIZER_STORIES, TOKENIZER_PROBLEMS = 20_000, 20_000  # that the tokenizer is made of
 DRAWS, TOGETHER = 4, 64  # times at which a row is masked to measure it; rows through the network at a time
 SOLVED = 128  # word problems that a validation decodes
 
@@ -68,20 +71,50 @@ def task(options: DataOptions) -> TrainTask:
     options.only("text", "stories", "tokenizer")
     if options.stories is None:
         raise InputError("text needs the source of its stories", "give --stories FILE")
-    source = Documents(str(options.directory), options.held)
-    maker = Maker(options.stories, str(options.directory), options.device)
-    about = {"files": hashes([options.stories])}
+    source = read_source(options.stories)
+    about, started = {"files": hashes(_files(options.stories))}, ExitStack()
 
     def prepare() -> Mapping[str, Any]:
-        place = options.directory / "tokenizer.json"
+        """Make the tokenizer, unless there is one, and start the process that makes stories."""
+        place, beside = (
+            options.directory / "tokenizer.json",
+            options.weights and options.weights.parent / "tokenizer.json",
+        )
         if not place.exists():
-            given = options.tokenizer or (options.weights and options.weights.parent / "tokenizer.json")
-            words = Tokenizer.from_file(str(given)) if given else make_tokenizer(some_texts(maker))
+            given = options.tokenizer or beside
+            words = read_words(given) if given else make_tokenizer(_some(source, options.device))
             place.write_text(words.to_str(), encoding="utf-8")
-        maker.begin()
+        shards = Shards(
+            str(options.directory), options.stories or "", place.read_text(encoding="utf-8"), device=options.device
+        )
+        started.enter_context(making(shards))
         return {"held": options.held}
 
-    return TrainTask(source, CONFIG, MASK, about, prepare=prepare, block_size=BLOCK)
+    data = Documents(str(options.directory), options.held)
+    return TrainTask(data, CONFIG, MASK, about, prepare=prepare, close=started.close, block_size=BLOCK)
+
+
+def _files(path: str) -> list[str]:
+    return [path] if Path(path).is_file() else sorted(str(one) for one in Path(path).iterdir() if one.is_file())
+
+
+def _some(source: Source, device: str) -> list[str]:
+    """Stories for a tokenizer."""
+    kind = torch.float32 if device == "cpu" else torch.bfloat16
+    return texts(Sampler(source.to(device, kind)), TOKENIZER_STORIES, STREAM)
+
+
+def read_words(path: str | Path) -> Tokenizer:
+    """A tokenizer of ours: its ends and its mask are where the network expects them."""
+    try:
+        words = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more special
+        raise InputError(f"{str(path)!r} is not a tokenizer", first_line(error)) from None
+    if (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>")) != (END, MASK):
+        raise InputError(f"{str(path)!r} is not a tokenizer of ours", "leave --tokenizer out, and one is made")
+    if words.get_vocab_size() > CONFIG["vocabulary"]:
+        raise InputError(f"{str(path)!r} has {words.get_vocab_size()} tokens", f"at most {CONFIG['vocabulary']} fit")
+    return words
 
 
 def make_tokenizer(stories: list[str], size: int = CONFIG["vocabulary"]) -> Tokenizer:
@@ -169,7 +202,7 @@ class Documents:
 
     def validate(self, network: Network) -> dict[str, float]:
         """NELBO in nats a token, of reserved stories and of the answers of reserved problems; and the share solved."""
-        stories = held_stories(self.directory)[: self.held].astype(np.int64)
+        stories = shard(self.directory, 0, HELD)[: self.held].astype(np.int64)
         problems = held_problems(self.held)
         tokens, asked = problem_rows(problems, self.words)
         answers = np.arange(LENGTH) >= asked[:, None]
@@ -187,7 +220,8 @@ def _given(rows: Array, dice: np.random.Generator) -> NDArray[np.bool_]:  # [N, 
     first = np.minimum(dice.integers(1, LONGEST_PROMPT + 1, many), size // 2)
     end = first + (dice.random(many) * (size - first)).astype(np.int64)
     prompt = (column < first[:, None]) & (kind < PROMPTED + INFILLED)[:, None]
-    return prompt | ((column >= end[:, None]) & (kind < INFILLED)[:, None])
+    given: NDArray[np.bool_] = prompt | ((column >= end[:, None]) & (kind < INFILLED)[:, None])
+    return given
 
 
 def held_problems(count: int, seed: int = 0) -> list[WordProblem]:
@@ -245,6 +279,3 @@ def solved(network: Network, directory: str, problems: list[WordProblem]) -> dic
         right = [result.text.endswith(f" {one.answer}.") for result, one in zip(results, problems, strict=True)]
         found[f"solved_{name}"] = sum(right) / len(right)
     return found
-
-
-__all__ = ["CONFIG", "HELD", "PLAN", "Documents", "held_problems", "make_tokenizer", "task"]

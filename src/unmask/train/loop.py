@@ -162,7 +162,7 @@ def noised_hidden(
     seen = _block_mask(blocks) if flex else seen_copies(blocks)
     twice = None if waves is None else (torch.cat([waves[0]] * 2, 2), torch.cat([waves[1]] * 2, 2))
     both = torch.cat([noised, clean], 1)
-    hidden, _ = network(both, torch.cat([columns] * 2, 1), waves=twice, seen=seen)
+    hidden: Tensor = network(both, torch.cat([columns] * 2, 1), waves=twice, seen=seen)[0]
     return hidden[:, :length]
 
 

@@ -72,6 +72,7 @@ class TrainTask:
     about: Mapping[str, Any] = field(default_factory=dict)  # about the data, for the log
     prepare: Callable[[], Mapping[str, Any]] = dict  # the long work on the data, done last; more of `about`
     begin: Callable[[Network], None] = lambda network: None  # sets weights that should not be random
+    close: Callable[[], None] = lambda: None  # ends what `prepare` started
     block_size: int = 0  # open positions to a block, where block-causal attention is learnt, too
 
 
