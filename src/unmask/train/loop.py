@@ -122,7 +122,7 @@ class Plan:
 class _Losses(nn.Module):
     """-log p of the true token at the asked places of the flat batch [N], all others 0 [B, L]: what is compiled."""
 
-    def __init__(self, network: Network, flex: bool) -> None:
+    def __init__(self, network: Network, flex: bool = False) -> None:
         super().__init__()
         self.network, self.flex = network, flex
 

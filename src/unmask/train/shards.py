@@ -71,7 +71,7 @@ def shard(directory: str | Path, number: int, kind: str = STORIES, timeout: floa
     """The tokens of a shard; one that is not there yet is waited for while its maker lives."""
     folder = Path(directory)
     path, began, asked = folder / _name(kind, number), time.monotonic(), folder / f"{ASKED}{number:05}"
-    if not asked.exists():
+    if _alive(folder) and not asked.exists():
         asked.touch()
     while not path.exists():
         failed = folder / FAILED

@@ -78,8 +78,8 @@ class Buffers:
 
     def restart(self, seed: Sequence[int]) -> None:
         """Begin a batch whose numbers depend on the seed only."""
-        chance = np.random.default_rng([len(seed), *seed]).random(tuple(self.chance.shape), dtype=np.float32)
-        self.chance.copy_(torch.from_numpy(chance))
+        dice = np.random.default_rng([len(seed), *seed])
+        self.chance.copy_(torch.from_numpy(dice.random(tuple(self.chance.shape), dtype=np.float32)))
         self.tokens.fill_(BEGIN)
         self.position.zero_()
         self.ended.zero_()
