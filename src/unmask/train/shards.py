@@ -32,9 +32,10 @@ from unmask.models import on_device
 from unmask.train.stories import Ids, Sampler, held, text_of
 
 STORIES, HELD = "stories", "held"
-NOTE, BEAT, FAILED = "shards.json", "maker.alive", "maker.failed"
+NOTE, BEAT, FAILED, ASKED = "shards.json", "maker.alive", "maker.failed", "asked-"
 PULSE, SILENCE = 5.0, 60.0  # seconds between signs of life of the maker, and without one until it counts as dead
 LOOK = 0.2  # seconds between two looks for a shard
+AHEAD = 2  # shards that are made before one of their number has been asked for
 WAITING = 2  # shards that may wait for their tokens
 Tokens = NDArray[np.uint16]
 
@@ -69,7 +70,9 @@ class Shards:
 def shard(directory: str | Path, number: int, kind: str = STORIES, timeout: float = 600.0) -> Tokens:  # a memory map
     """The tokens of a shard; one that is not there yet is waited for while its maker lives."""
     folder = Path(directory)
-    path, began = folder / _name(kind, number), time.monotonic()
+    path, began, asked = folder / _name(kind, number), time.monotonic(), folder / f"{ASKED}{number:05}"
+    if _alive(folder) and not asked.exists():
+        asked.touch()
     while not path.exists():
         failed = folder / FAILED
         if failed.exists():
@@ -84,6 +87,11 @@ def shard(directory: str | Path, number: int, kind: str = STORIES, timeout: floa
 
 def _name(kind: str, number: int) -> str:
     return f"{kind}-{number:05}.npy"
+
+
+def _asked(folder: Path) -> int:
+    """The highest number of a shard that was asked for."""
+    return max((int(path.name.removeprefix(ASKED)) for path in folder.glob(f"{ASKED}*")), default=0)
 
 
 def _alive(folder: Path) -> bool:
@@ -162,6 +170,9 @@ def _make(shards: Shards, sampler: Sampler, parent: int | None) -> None:
     number = shards.first
     with ThreadPoolExecutor(1) as pool:
         while (last is None or number < last) and (parent is None or os.getppid() == parent):
+            if last is None and number > _asked(folder) + AHEAD:  # leave the device to the training
+                time.sleep(LOOK)
+                continue
             if not (folder / _name(STORIES, number)).exists():
                 batches = StoryBatches(sampler, shards.seed, number, lock)
                 batches.fetch(need)
