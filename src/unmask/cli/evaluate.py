@@ -29,7 +29,7 @@ from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, shots
 from unmask.tasks.task import located
-from unmask.train import text
+from unmask.train import prose
 
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of the model of prose"}
 LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
@@ -161,12 +161,12 @@ def _eval_text(args: Namespace) -> None:
         isinstance(model, Transformer)
         and isinstance(model.tokenizer, FileTokenizer)
         and model.network.shape.tied
-        and model.vocab.mask == text.MASK
+        and model.vocab.mask == prose.MASK
     ):
-        raise InputError(f"{model.name} was not made by `unmask train text`", "give such a model")
+        raise InputError(f"{model.name} was not made by `unmask train text` or `prose`", "give such a model")
     words = model.tokenizer.fast
-    windows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
-    sizes = text.widths(words)[windows].sum(1)
+    windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
+    sizes = prose.widths(words)[windows].sum(1)
     about = _header(args, _model(args, "text")) | {"n": len(windows)}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
@@ -183,12 +183,12 @@ def _eval_text(args: Namespace) -> None:
             )
             bar.update(task, completed=begin + len(nats))
 
-        each = text.nelbo(model.network, windows, on_batch=on_batch, known=known)
-    middle, low, high = text.bits_per_byte(each, sizes)
+        each = prose.nelbo(model.network, windows, on_batch=on_batch, known=known)
+    middle, low, high = prose.bits_per_byte(each, sizes)
     found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
     seconds = sum(row["seconds"] for row in kept.kept)
     if args.json:
-        print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * text.DRAWS, "seconds": seconds}))
+        print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * prose.DRAWS, "seconds": seconds}))
     else:
         sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
         print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), 'window')} · {seconds:.1f} s")
