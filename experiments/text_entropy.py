@@ -42,7 +42,7 @@ from unmask.evaluate.judge import (
     read_samples,
     spearman,
 )
-from unmask.train.text import nelbo
+from unmask.train.prose import nelbo
 
 
 def sample(args: argparse.Namespace) -> None:

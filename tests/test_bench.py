@@ -26,7 +26,7 @@ from unmask.evaluate.rows import Row
 from unmask.evaluate.run import canvases, grader, run
 from unmask.models.made.fabricate import fabricate
 from unmask.tasks import TASKS, Example
-from unmask.train import text
+from unmask.train import prose
 
 EASY = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 HEADER = {"task": "sudoku", "model": "m", "weights": "w", "sha256": "s", "n": 9, "recipe": {"steps": 8}, "torch": "2"}
@@ -246,7 +246,7 @@ def test_data_from_standard_input(here, capsys, monkeypatch):
 
 
 def test_text_goes_on(here, capsys, monkeypatch):
-    monkeypatch.setattr(text, "DRAWS", 1)
+    monkeypatch.setattr(prose, "DRAWS", 1)
     licence = Path(__file__).parents[1] / "LICENSE"
     given = ["eval", "text", "--data", str(licence), "--limit", "1", "--rows", "r.jsonl", "--json"]
     assert main(given) == 0

@@ -26,7 +26,7 @@ def sudoku(directory, *more, steps=1):
 
 def text(directory, *more, steps=1):
     given = ["--corpus", "a.txt", "--heldout", "a.txt"]
-    return main(["train", "text", directory, "--steps", str(steps), *SMALL, *given, *more])
+    return main(["train", "prose", directory, "--steps", str(steps), *SMALL, *given, *more])
 
 
 def shape(**other):
@@ -121,7 +121,7 @@ def test_ctrl_c_says_where_it_stopped(home, monkeypatch, capsys):
 
 
 def test_ctrl_c_before_the_first_step_says_nothing(home, monkeypatch, capsys):
-    monkeypatch.setattr("unmask.train.text._pack_into", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("unmask.train.prose._pack_into", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     assert text("new", *shape()) == 130
     assert capsys.readouterr().out == ""
 

@@ -30,7 +30,7 @@ from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, shots
 from unmask.tasks.task import located
-from unmask.train import text
+from unmask.train import prose
 
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of the model of prose"}
 LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
@@ -56,8 +56,8 @@ def run_eval(args: Namespace) -> None:
     if task.puzzle is None and recipe.length is None:
         recipe = recipe.replace(length=task.length)
     questions, skipped = _questions(args, task)
-    name = _model(args, task.puzzle is not None)
-    recipe = _default(args, name, recipe)
+    name = _model(args, task.bundled)
+    recipe = _default(args, name, task, recipe)
     about = _header(args, name) | {"recipe": recipe.to_dict()}
     about |= {"chat": _chat(args, task), "shots": sha256(args.shots), "n": len(questions), "skipped": skipped}
     with rows.opened(args.rows, about) as kept:
@@ -68,19 +68,20 @@ def run_eval(args: Namespace) -> None:
     print(json.dumps(_about(kept) | found) if args.json else _measured(found))
 
 
-def _default(args: Namespace, name: str, recipe: Recipe) -> Recipe:
+def _default(args: Namespace, name: str, task: Task, recipe: Recipe) -> Recipe:
     """The model's default recipe, where neither --recipe nor a flag says how to decode; else exactly those."""
     given = flags.given(args)
     if args.recipe is not None or set(canonical(given)) - {"length", "seed"}:
         return recipe
-    found = over(given, models.default_settings(args, name), name, canvas=True)  # its length is the task's
+    default = {**canonical(models.default_settings(args, name)), **task.recipe}
+    found = over(given, default, name, canvas=True)  # its length is the task's
     return found if recipe.length is None else found.replace(length=recipe.length)
 
 
 def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows) -> None:
     """Decode and grade what is missing."""
     check(task, args.insist)
-    model = models.as_run(args, models.load_model(args, _model(args, task.puzzle is not None)))
+    model = models.as_run(args, models.load_model(args, _model(args, task.bundled)))
     words = model.tokenizer
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
         raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
@@ -105,9 +106,9 @@ def _check_flags(args: Namespace, task: Task) -> None:
 
 def _questions(args: Namespace, task: Task) -> tuple[list[Question], int]:
     """The questions as they are asked, and how many were left out."""
+    if task.bundled is not None and args.data is None:
+        raise InputError(f"{task.name} needs --data FILE", f"`unmask puzzles {task.name} -o FILE` makes one")
     if task.puzzle is not None:
-        if args.data is None:
-            raise InputError(f"{task.name} needs --data FILE", f"`unmask puzzles {task.name} -o FILE` makes one")
         sifted = sift(task, canvases(task, task.examples(args.data, args.limit)))
         remark = sifted.remark()
         if remark is not None:
@@ -123,10 +124,10 @@ def _chat(args: Namespace, task: Task) -> bool:
     return task.chat if args.chat is None else bool(args.chat)
 
 
-def _model(args: Namespace, bundled: bool) -> str:
+def _model(args: Namespace, bundled: str | None) -> str:
     """The model that was asked for, or the bundled one for the task."""
-    if args.model is not None or bundled:
-        return args.model or str(args.task)
+    if args.model is not None or bundled is not None:
+        return str(args.model or bundled)
     shipped = RECIPES.get(args.recipe or "")
     raise InputError(
         f"{args.task} needs a language model", f"add --model {shipped.model if shipped else 'DIRECTORY_OR_HUB_ID'}"
@@ -168,18 +169,18 @@ def _eval_text(args: Namespace) -> None:
     refuse(args, ("shots", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
-    model = models.load_model(args, _model(args, bundled=True))
+    model = models.load_model(args, _model(args, "text"))
     if not (
         isinstance(model, Transformer)
         and isinstance(model.tokenizer, FileTokenizer)
         and model.network.shape.tied
-        and model.vocab.mask == text.MASK
+        and model.vocab.mask == prose.MASK
     ):
-        raise InputError(f"{model.name} was not made by `unmask train text`", "give such a model")
+        raise InputError(f"{model.name} was not made by `unmask train text` or `prose`", "give such a model")
     words = model.tokenizer.fast
-    windows = text.windows(text.pack([args.data], words), model.limit or text.LENGTH)[: args.limit]
-    sizes = text.widths(words)[windows].sum(1)
-    about = _header(args, _model(args, bundled=True)) | {"n": len(windows)}
+    windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
+    sizes = prose.widths(words)[windows].sum(1)
+    about = _header(args, _model(args, "text")) | {"n": len(windows)}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
@@ -195,12 +196,12 @@ def _eval_text(args: Namespace) -> None:
             )
             bar.update(task, completed=begin + len(nats))
 
-        each = text.nelbo(model.network, windows, on_batch=on_batch, known=known)
-    middle, low, high = text.bits_per_byte(each, sizes)
+        each = prose.nelbo(model.network, windows, on_batch=on_batch, known=known)
+    middle, low, high = prose.bits_per_byte(each, sizes)
     found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
     seconds = sum(row["seconds"] for row in kept.kept)
     if args.json:
-        print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * text.DRAWS, "seconds": seconds}))
+        print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * prose.DRAWS, "seconds": seconds}))
     else:
         sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
         print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), 'window')} · {seconds:.1f} s")
@@ -221,6 +222,9 @@ def _measured(found: Mapping[str, Any]) -> str:
         f"path entropy {found['path_entropy_bits']:.3f} bits{sure}",
         f"{' · '.join(counts)} · {found['seconds']:.1f} s{rate}",
     ]
+    if found.get("groups"):
+        parts = [f"{name} {one['strict']:.3f} of {one['n']}" for name, one in found["groups"].items()]
+        lines.append(f"solved by size: {' · '.join(parts)}")
     failed = found["failures"]
     if failed:
         some = ", ".join(f"{one['id']} ({one['fault']})" for one in failed[:4])
@@ -247,6 +251,6 @@ def add_eval(parser: ArgumentParser) -> None:
     about = "settings from `unmask recipes`, or a .toml or .json file; without it and without flags the model's default"
     flag(parser, "--recipe NAME", about)
     flag(parser, "--json", "print one JSON object")
-    models.add_model(parser, "for sudoku, countdown and text the bundled one")
+    models.add_model(parser, "for sudoku, countdown, problems and text a bundled one")
     models.add_running(parser)
     flags.add(parser)

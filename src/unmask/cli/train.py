@@ -14,7 +14,7 @@ from unmask.cli.parser import flag
 from unmask.errors import InputError, unknown
 from unmask.models import MODELS, on_device
 from unmask.models.network import Network
-from unmask.train import countdown, sudoku, text
+from unmask.train import countdown, documents, prose, sudoku
 from unmask.train.initial import FREE, fresh, merge, save, sizes, take, weights_at
 from unmask.train.log import LOG, PLOT
 from unmask.train.loop import STATE, Plan, reached, train
@@ -25,7 +25,8 @@ from unmask.train.task import DataOptions, TrainTask
 TASKS: dict[str, tuple[Callable[[DataOptions], TrainTask], dict[str, Any], dict[str, Any]]] = {
     "sudoku": (sudoku.task, sudoku.PLAN, sudoku.CONFIG),  # the fields of a Plan that suit it, and its default network
     "countdown": (countdown.task, countdown.PLAN, countdown.CONFIG),
-    "text": (text.task, text.PLAN, text.CONFIG),
+    "text": (documents.task, documents.PLAN, documents.CONFIG),
+    "prose": (prose.task, prose.PLAN, prose.CONFIG),
 }
 
 
@@ -44,7 +45,16 @@ def run_train(args: Namespace) -> None:
     weights = None if args.weights is None else weights_at(args.weights)
     shape = {**sizes(directory if weights is None else weights.parent, default), **given}
     task = make(
-        DataOptions(directory, held, heldout=args.heldout, tokenizer=args.tokenizer_file, weights=weights, **lists)
+        DataOptions(
+            directory,
+            held,
+            heldout=args.heldout,
+            tokenizer=args.tokenizer_file,
+            stories=args.stories,
+            device=str(device),
+            weights=weights,
+            **lists,
+        )
     )
     config = {**task.config, **shape}
     network = fresh(config, device, plan.seed)
@@ -63,6 +73,7 @@ def run_train(args: Namespace) -> None:
                 plan,
                 directory,
                 mask=task.mask,
+                block_size=task.block_size,
                 about=task.about,
                 prepare=task.prepare,
                 save=keep,
@@ -73,6 +84,8 @@ def run_train(args: Namespace) -> None:
         if step is not None:
             print(f"stopped at step {step}: the same command resumes it")
         raise
+    finally:
+        task.close()
     name = f"./{args.directory}" if args.directory in MODELS else args.directory
     print(f"{name}: load it as a model; {LOG} says how it went, {PLOT} shows it")
 
@@ -106,14 +119,15 @@ def add_train(parser: ArgumentParser) -> None:
     )
     flag(parser, "--seconds X", "of training, after which it ends")
     flag(parser, "--steps N", "after which it ends")
-    flag(parser, "--batch N", "examples in a step [1024; text: 128]")
+    flag(parser, "--batch N", "examples in a step [1024; text: 512, prose: 128]")
     flag(parser, "--optimizer NAME", f"{' or '.join(OPTIMIZERS)} [{OPTIMIZERS[0]}]")
     flag(parser, "--rate X", f"the highest learning rate [{Plan.rate}]")
     flag(parser, "--average X", f"of the moving average [{Plan.average}]")
     flag(parser, "--tilt X", "more of many masks: 0 is even [0; countdown: 1]")
     flag(parser, "--held N", "examples to validate on, of each kind [256; on a CPU, where they take long, 16]")
     flag(parser, "--schedule NAME", f"how fast tokens are masked: {' or '.join(SCHEDULES)} [linear]")
-    flag(parser, "--weighting NAME", f"{' or '.join(WEIGHTINGS)} [even; text: nelbo]")
+    flag(parser, "--weighting NAME", f"{' or '.join(WEIGHTINGS)} [even; text and prose: nelbo]")
+    flag(parser, "--mixture X", "text: the share of steps with block-causal attention [0.5]")
     flag(parser, "--check X", "seconds between validations [60]")
     flag(parser, "--log N", "steps between lines of the log [50]")
     flag(parser, "--seed N", "of weights, data and noise [0]")
@@ -122,11 +136,15 @@ def add_train(parser: ArgumentParser) -> None:
     flag(parser, "--weights FILE", about)
     parser.add_argument("--bits", type=int, default=16, choices=(8, 16), help="of a weight in the written model [16]")
     parser.add_argument("--exclude", nargs="+", metavar="FILE", help="countdown: problems never to train on")
-    about = "text: what to train on, .txt, .txt.xz or .txt.gz; sudoku: puzzles with one solution, to train on as well"
+    about = "prose: what to train on, .txt, .txt.xz or .txt.gz; sudoku: puzzles with one solution, to train on as well"
     parser.add_argument("--corpus", nargs="+", metavar="FILE", help=about)
-    flag(parser, "--heldout FILE", "text: what to validate on")
+    flag(parser, "--stories FILE", "text: the weights of stories15M, from which stories are sampled; llama2.data")
+    flag(parser, "--heldout FILE", "prose: what to validate on")
     parser.add_argument(
-        "--tokenizer", dest="tokenizer_file", metavar="FILE", help="text: a tokenizer.json, not one of the corpus"
+        "--tokenizer",
+        dest="tokenizer_file",
+        metavar="FILE",
+        help="text and prose: a tokenizer.json, not one of the data",
     )
     flag(parser, "--shape JSON", "other sizes of the network, like '{\"layers\": 2}'", "{}")
     flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")

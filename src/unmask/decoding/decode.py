@@ -36,8 +36,9 @@ from unmask.decoding.recipe import Recipe
 from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
 from unmask.decoding.trace import OnEvent
-from unmask.errors import InputError, many
+from unmask.errors import InputError, SettingError, many
 from unmask.models.cache import cached
+from unmask.models.transformer import attention_blocks, block_causal
 from unmask.models.wrap import Guided
 from unmask.samplers import with_background
 
@@ -158,7 +159,8 @@ def check(model: Denoiser, rows: Sequence[Canvas], recipe: Recipe) -> None:
 
 def _parts(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Sampler, Search, Rules]:
     """The parts of a walk that do not depend on its rows."""
-    denoiser = model if recipe.cache_block is None else cached(model, recipe.cache_block)
+    denoiser, recipe = _attending(model, recipe)
+    denoiser = denoiser if recipe.cache_block is None else cached(denoiser, recipe.cache_block)
     denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
     if traits(denoiser).keeps_rows:
         recipe.check_cache()
@@ -184,6 +186,21 @@ def _fitted(recipe: Recipe, row: Canvas) -> Recipe:
     """The recipe with the length that this row has."""
     length = len(row.tokens) - row.given
     return recipe if recipe.length == length else recipe.replace(length=length)
+
+
+def _attending(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Recipe]:
+    """The model with the attention of the recipe; the recipe with the blocks and entropies that go with it."""
+    if recipe.attention == "full":
+        return model, recipe
+    size = attention_blocks(model)
+    length = size if recipe.block_length is None else recipe.block_length
+    if size % length:
+        what = f"block_length is {length}, which does not divide the {size} positions of an attention block"
+        raise SettingError(what, "leave it out", setting="block_length")
+    denoiser = block_causal(model)
+    if model.device.type == "cpu":  # exact: what is kept is what would be computed
+        denoiser = cached(denoiser, size)
+    return denoiser, recipe.replace(block_length=length, scope="block")
 
 
 def _renamed(on_event: OnEvent | None, watch: OnEvent | None) -> OnEvent | None:

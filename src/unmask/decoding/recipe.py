@@ -69,6 +69,7 @@ class Recipe:
     top_k: int | None = None
     top_p: float | None = None
     guidance: float = 0.0
+    attention: str = "full"  # what a position sees
     cache_block: int | None = None
     ban: tuple[int | str, ...] = ()
     late: tuple[int | str, ...] = ()
@@ -184,7 +185,21 @@ class Recipe:
             raise SettingError(what, "leave one out", setting="fill_tail")
         if self.cache_block is not None:
             self.check_cache()
+        if self.attention == "block":
+            self._check_blocks()
         self.build_search()
+
+    def _check_blocks(self) -> None:
+        """Refuse what does not decide block after block from left to right."""
+        if "block_length" not in table.takes(self._parts["sampler"][0]):
+            what = f"attention block does not go with sampler {self.name('sampler')}, which knows no blocks"
+            raise SettingError(what, "choose semi-ar, confidence or uniform, for example", setting="attention")
+        for name in ("reopen", "cache_block"):
+            if getattr(self, name):
+                why = "masks positions of earlier blocks" if name == "reopen" else "is approximate; block needs none"
+                raise SettingError(
+                    f"attention block does not go with {name}, which {why}", "leave one out", setting=name
+                )
 
     def check_cache(self) -> None:
         """Refuse a prefix cache where masks could come back into the part that is not computed."""

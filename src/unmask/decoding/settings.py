@@ -200,6 +200,9 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
         Setting("top_p", float, "draw only from the most probable tokens that reach this probability together", PART),
         Setting("guidance", float, "scale of classifier-free guidance; 0 is off, more doubles the evaluations", HEAT,
                 default=0.0, aliases=("cfg_scale",)),
+        Setting("attention", str, "what a position sees: everything, or (block) what is given and the blocks up to its "
+                "own, for models trained so; entropies are then those of the current block",
+                default="full", choices=lambda: {"": ("full", "block")}),
         Setting("cache_block", int, "approximate: keep keys and values before the block of the first mask; open "
                 "positions to a block", COUNT),
         Setting("ban", tuple, "token ids, or eos, that are never drawn; with commas, or the flag several times",

@@ -1,8 +1,9 @@
-"""Cached: Fast-dLLM's prefix cache as a denoiser around a Transformer. Approximate: kept keys and values go stale.
+"""Cached: Fast-dLLM's prefix cache as a denoiser around a Transformer. Exact where attention is block-causal.
 
 When a row enters a new block, one full pass is made, which is exact, and the keys and values of all columns before
 the block are kept. Until the next block only the columns from there on are computed. All masks lie among them, so
-state entropy covers the whole masked set; but decided tokens before the block no longer see later decisions.
+state entropy covers the whole masked set; but under full attention decided tokens before the block no longer see later
+decisions: kept keys and values go stale, and the result is approximate.
 """
 
 from __future__ import annotations
@@ -45,8 +46,13 @@ class Cached(Wrapped):
             raise SettingError(f"the cache's block is {self.block}", "it must be at least 1")
 
     @property
+    def exact(self) -> bool:
+        """Whether columns before the block never see later ones, so that what is kept is what would be computed."""
+        return self.inner.block_causal
+
+    @property
     def keeps_rows(self) -> bool:
-        return True
+        return not self.exact
 
     @property
     def position_bytes(self) -> int:
@@ -56,6 +62,8 @@ class Cached(Wrapped):
 
     @property
     def name(self) -> str:
+        if self.exact:
+            return self.inner.name
         return f"{self.inner.name} (approximate: prefix cache, blocks of {self.block})"
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Kept | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +63,10 @@ class Kept:
     def __getitem__(self, rows: Tensor) -> Kept:
         return Kept(tuple((keys[rows], values[rows]) for keys, values in self.layers), self.end[rows])
 
+    def before(self, column: int) -> Kept:
+        """Those of the columns before this one."""
+        return Kept(tuple((keys[:, :, :column], values[:, :, :column]) for keys, values in self.layers), self.end)
+
 
 @dataclass(frozen=True)
 class _Sites:
@@ -69,7 +74,7 @@ class _Sites:
 
     cos: Tensor | None  # [R, 1, S, d/2]
     sin: Tensor | None
-    seen: Tensor | None  # [R, 1, S, L] bool; None: everything
+    seen: Any  # [R, 1, S, L] bool, or a BlockMask of torch's flex attention; None: everything
     start: int  # the first computed column
     fresh: Tensor | None  # [R, 1, S, 1] bool: keys and values are computed; elsewhere, and before `start`, kept
 
@@ -107,8 +112,7 @@ class Block(nn.Module):
         if kept is not None and sites.fresh is not None:
             k, v = (_joined(old, new, sites) for old, new in zip(kept, (k, v), strict=True))
         many = shape.heads // shape.kv
-        mixed = F.scaled_dot_product_attention(q, _spread(k, many), _spread(v, many), attn_mask=sites.seen)
-        mixed = mixed.transpose(1, 2).flatten(2)
+        mixed = _attended(q, _spread(k, many), _spread(v, many), sites.seen).transpose(1, 2).flatten(2)
         x = torch.add(x, self.out(mixed) if change is None else change[2] * self.out(mixed))
         y = _modulated(self.mlp_norm(x), None if change is None else change[3:5])
         if shape.gated:
@@ -117,6 +121,15 @@ class Block(nn.Module):
         else:
             y = self.down(F.gelu(self.up(y), approximate="tanh"))
         return torch.add(x, y if change is None else change[5] * y), k, v
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, seen: Any) -> Tensor:  # [R, H, S, d]
+    if seen is None or isinstance(seen, Tensor):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    from torch.nn.attention.flex_attention import flex_attention  # loads torch's compiler
+
+    mixed: Tensor = flex_attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=seen)  # norms may have widened them
+    return mixed
 
 
 def _norm(shape: Shape) -> nn.Module:
@@ -177,10 +190,11 @@ class Network(nn.Module):
         start: int = 0,  # compute only from this column on; what is before it must be kept
         keep: bool = False,
         waves: Pair | None = None,  # of these columns; None: made here
+        seen: Any = None,  # [R, S, L] bool: the real columns that each computed one sees, or a BlockMask; None: all
     ) -> tuple[Tensor, list[Pair]]:
         """Hidden states [R, L - start, D], and, to `keep`, the keys and values of every layer."""
         x = self._embed(tokens[:, start:], columns[:, start:])
-        sites = self._sites(columns, attend, start, kept, waves or self.waves(columns))
+        sites = self._sites(columns, attend, start, kept, waves or self.waves(columns), seen)
         condition = self._condition(sigma, x) if self.shape.condition else None
         used: list[Pair] = []
         for layer, block in enumerate(self.blocks):
@@ -220,15 +234,17 @@ class Network(nn.Module):
         return angles.cos().to(exact), angles.sin().to(exact)
 
     def _sites(
-        self, columns: Tensor, attend: Tensor | None, start: int, kept: Kept | None, waves: Pair | None
+        self, columns: Tensor, attend: Tensor | None, start: int, kept: Kept | None, waves: Pair | None, seen: Any
     ) -> _Sites:
-        seen = fresh = None
+        seen = seen[:, None] if isinstance(seen, Tensor) else seen
+        fresh = None
         cos, sin = (None, None) if waves is None else (wave[:, :, start:] for wave in waves)
         length, device = columns.shape[1], columns.device
         if attend is not None:
             # A padding position attends to itself, so that no softmax is empty; no other position attends to it.
             itself = torch.eye(length, dtype=torch.bool, device=device)[start:]
-            seen = attend[:, None, None, :] | itself
+            real = attend[:, None, None, :]
+            seen = (real if seen is None else real & seen) | itself
         if kept is not None:
             fresh = (torch.arange(start, length, device=device) >= kept.end[:, None])[:, None, :, None]
         return _Sites(cos, sin, seen, start, fresh)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
@@ -18,7 +19,7 @@ from unmask.core.state import State, Vocab
 from unmask.errors import SettingError
 from unmask.models.network import Kept, Network, Pair, Shape, empty
 from unmask.models.tokenizers import Characters
-from unmask.models.wrap import innermost
+from unmask.models.wrap import innermost, layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,8 @@ class Transformer:
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level, for networks that want it
     cost: int = 1
     recipe: Mapping[str, Any] = field(default_factory=dict)  # its default settings
+    blocks: int | None = None  # open positions to a block, where it was also trained with block-causal attention
+    block_causal: bool = False  # a position sees what is given, its own block of open positions, and those before it
     compiled: Callable[..., tuple[Tensor, list[Pair]]] | None = None  # the network, compiled for whole batches
 
     @property
@@ -72,16 +75,42 @@ class Transformer:
         start = max(0, start - self.shift)  # the first prediction then needs the output before it
         columns, waves = self._columns(state, rows)
         sigma = None if self.noise is None else self.noise(state.time[rows])
-        seen = state.attend[rows] if state.padded else None  # without a mask attention takes its fast path
+        attend = state.attend[rows] if state.padded else None  # without a mask attention takes its fast path
+        tokens, length = state.tokens[rows], columns.shape[1]
+        seen, end = self._seen(state, rows, start) if self.block_causal else (None, length)
+        if end < length:
+            tokens, columns = tokens[:, :end], columns[:, :end]
+            attend = None if attend is None else attend[:, :end]
+            waves = None if waves is None else (waves[0][:, :, :end], waves[1][:, :, :end])
+            kept = None if kept is None else kept.before(end)
         run: Callable[..., tuple[Tensor, list[Pair]]] = self.network
         if self.compiled is not None and len(rows) == len(state.tokens):
             run = self.compiled
-        hidden, used = run(state.tokens[rows], columns, seen, sigma, kept, start, keep, waves)
-        if start:
-            hidden = torch.nn.functional.pad(hidden, (0, 0, start, 0))
+        hidden, used = run(tokens, columns, attend, sigma, kept, start, keep, waves, seen)
+        if start or end < length:
+            hidden = F.pad(hidden, (0, 0, start, length - end))
+        if end < length:
+            used = [
+                (F.pad(keys, (0, 0, 0, length - end)), F.pad(values, (0, 0, 0, length - end))) for keys, values in used
+            ]
         if self.shift:  # the first real token has no left neighbour and keeps its own output
             hidden = torch.where(columns[:, :, None] > 0, hidden.roll(1, 1), hidden)
         return hidden, used
+
+    def _seen(self, state: State, rows: Tensor, start: int) -> tuple[Tensor, int]:  # [R, S, L] bool
+        """What each column sees, and the first column after which no row needs any more.
+
+        Given positions are one block before all others. On a GPU every column is computed: the host does not wait.
+        """
+        assert self.blocks is not None
+        writable, masked = state.writable[rows], state.masked[rows]
+        block = torch.where(writable, 1 + state.rank[rows] // self.blocks, 0)  # [R, L]
+        end = block.shape[1]
+        if not block.is_cuda:
+            current = block.where(masked, end + 1).amin(1, keepdim=True)  # rows without masks need everything
+            needed = (block <= current).any(0).nonzero()
+            end = int(needed[-1, 0]) + 1
+        return block[:, start:end, None] >= block[:, None, :end], end
 
     def _columns(self, state: State, rows: Tensor) -> tuple[Tensor, Pair | None]:
         """The columns of these rows, [1, L] where all have the same, and their rotary waves."""
@@ -126,6 +155,21 @@ def compiled(denoiser: Denoiser) -> Denoiser:
         return replace(inner, compiled=torch.compile(inner.network, dynamic=False))
 
     return innermost(denoiser, change)
+
+
+def attention_blocks(denoiser: Denoiser) -> int:
+    """Open positions to a block of the block-causal attention that the model was trained with."""
+    *_, inner = layers(denoiser)
+    if not isinstance(inner, Transformer) or inner.blocks is None:
+        what = f"{denoiser.name} was not trained with block-causal attention"
+        raise SettingError(what, "leave attention out", setting="attention")
+    return inner.blocks
+
+
+def block_causal(denoiser: Denoiser) -> Denoiser:
+    """The denoiser under its other wrappers with the block-causal attention that it was trained with."""
+    attention_blocks(denoiser)
+    return innermost(denoiser, lambda inner: replace(inner, block_causal=True))  # type: ignore[type-var]
 
 
 def can_compile(device: torch.device) -> bool:

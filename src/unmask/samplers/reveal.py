@@ -39,7 +39,7 @@ class Reveal:
         return self.scheduled and not self.carries
 
     def want(self, state: State, step: Step) -> Tensor:
-        return state.masked
+        return state.masked & self.region(state, step)
 
     def _block(self, state: State, step: Step) -> tuple[Tensor, Tensor]:
         """The current block [B] and the steps left in it [B]."""

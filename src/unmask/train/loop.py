@@ -24,20 +24,43 @@ from unmask.errors import InputError, ModelError, first_line, guarded, unknown
 from unmask.evaluate.rows import to_json
 from unmask.models.families.mdlm import log_linear
 from unmask.models.files.checkpoint import opened, read_tensors
-from unmask.models.network import Network, empty
+from unmask.models.network import Network, Pair, empty
 from unmask.train.initial import fit
 from unmask.train.log import PLOT, draw, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
-from unmask.train.process import SCHEDULES, WEIGHTINGS, expected, masked, objective, times
+from unmask.train.process import (
+    SCHEDULES,
+    WEIGHTINGS,
+    block_times,
+    blocks_of,
+    expected,
+    masked,
+    objective,
+    seen_copies,
+    sees_copies,
+    times,
+)
 from unmask.train.task import Batches, TrainData
 
 STATE = "state.safetensors"
-HOW = ("optimizer", "rate", "warmup", "decay", "clip", "average", "schedule", "weighting", "tilt")  # of a Plan
+HOW = (
+    "optimizer",
+    "rate",
+    "warmup",
+    "decay",
+    "clip",
+    "average",
+    "schedule",
+    "weighting",
+    "tilt",
+    "mixture",
+)  # of a Plan
 OnEvent = Callable[[dict[str, Any]], None]
 BOUNDS: dict[str, tuple[int, int]] = {  # of a Plan
     **dict.fromkeys(("steps", "batch", "log"), (1, 10**9)),
     **dict.fromkeys(("seconds", "rate", "tilt", "check", "clip", "warmup", "decay"), (0, 10**9)),
     "average": (0, 1),
+    "mixture": (0, 1),
     "seed": (0, 2**31),
     "workers": (0, 1024),
 }
@@ -59,6 +82,7 @@ class Plan:
     schedule: str = "linear"
     weighting: str = "even"
     tilt: float = 0.0  # times are drawn with a density that grows as t to this power: 1 favours many masks
+    mixture: float = 0.0  # the share of steps with block-causal attention, for networks that are to learn both
     seed: int = 0
     half: bool = False  # bf16 matrix products
     compile: bool = False
@@ -76,6 +100,8 @@ class Plan:
         for name, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("weighting", WEIGHTINGS)):
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
+        if self.mixture and self.tilt:
+            raise InputError("tilt has no effect on block-causal steps", "leave it or mixture out")
         if self.tilt and self.weighting == "nelbo":
             raise InputError("tilt has no effect on the NELBO", "leave it out, or weight evenly")
 
@@ -83,6 +109,10 @@ class Plan:
         """The share that is done, from 0 to 1."""
         by_steps = 0.0 if self.steps is None else step / max(1, self.steps)
         return min(1.0, max(by_steps, 0.0 if self.seconds is None else seconds / max(1e-9, self.seconds)))
+
+    def in_blocks(self, step: int) -> bool:
+        """Whether this step has block-causal attention: they are spread evenly."""
+        return int((step + 1) * self.mixture) > int(step * self.mixture)
 
     def rate_at(self, step: int, progress: float) -> float:
         rise = min(1.0, (step + 1) / max(1, self.warmup))
@@ -92,9 +122,9 @@ class Plan:
 class _Losses(nn.Module):
     """-log p of the true token at the asked places of the flat batch [N], all others 0 [B, L]: what is compiled."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, flex: bool = False) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.flex = network, flex
 
     def forward(
         self,
@@ -104,11 +134,44 @@ class _Losses(nn.Module):
         waves: tuple[Tensor, Tensor] | None,
         sigma: Tensor | None,
         asked: Tensor,
+        blocks: Tensor | None = None,  # [B, L] int64: attention is block-causal
     ) -> Tensor:
-        hidden, _ = self.network(noised, columns, sigma=sigma, waves=waves)
+        if blocks is None:
+            hidden, _ = self.network(noised, columns, sigma=sigma, waves=waves)
+        else:
+            hidden = noised_hidden(self.network, noised, clean, columns, waves, blocks, self.flex)
         logits = self.network.logits(hidden.flatten(0, 1)[asked])
         found = F.cross_entropy(logits, clean.flatten()[asked], reduction="none")
         return found.new_zeros(clean.numel()).scatter(0, asked, found).view(clean.shape)
+
+
+def noised_hidden(
+    network: Network,
+    noised: Tensor,
+    clean: Tensor,
+    columns: Tensor,
+    waves: Pair | None,
+    blocks: Tensor,
+    flex: bool = False,  # attention skips what is not seen; it has to be compiled, and a GPU has to be there
+) -> Tensor:  # [B, L, D]
+    """Hidden states of noised rows whose blocks see themselves and the clean blocks before them.
+
+    The clean copy goes through the network beside the noised one, so that all blocks are learnt at once.
+    """
+    length = noised.shape[1]
+    seen = _block_mask(blocks) if flex else seen_copies(blocks)
+    twice = None if waves is None else (torch.cat([waves[0]] * 2, 2), torch.cat([waves[1]] * 2, 2))
+    both = torch.cat([noised, clean], 1)
+    hidden: Tensor = network(both, torch.cat([columns] * 2, 1), waves=twice, seen=seen)[0]
+    return hidden[:, :length]
+
+
+def _block_mask(blocks: Tensor) -> Any:
+    """`seen_copies` for torch's flex attention, which skips what is not seen."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    rows, length = blocks.shape
+    return create_block_mask(sees_copies(blocks), rows, None, 2 * length, 2 * length, device=blocks.device)
 
 
 def _asked(hide: Tensor, expected: float) -> Tensor:  # [N] int64
@@ -129,6 +192,7 @@ class _Run:
     network: Network
     averages: list[Tensor]
     optimizer: Optimizer
+    block_size: int = 0  # open positions to a block of block-causal attention
     data: Mapping[str, Any] = field(default_factory=dict)  # facts about the data
     plan: Mapping[str, Any] = field(default_factory=dict)
     step: int = 0
@@ -143,6 +207,7 @@ def train(
     *,
     mask: int,
     save: Callable[[Path, Network], None],
+    block_size: int = 0,
     about: Mapping[str, Any] | None = None,
     prepare: Callable[[], Mapping[str, Any]] = dict,
     on_event: OnEvent = lambda event: None,
@@ -153,12 +218,13 @@ def train(
     begins with the plan and `about`, facts about the data. `prepare` does the long work on the data, after the network
     is known to fit, and returns more facts.
     """
-    losses: Callable[..., Tensor] = torch.compile(_Losses(network), dynamic=False) if plan.compile else _Losses(network)
     device = network.embed.weight.device
+    losses: Callable[..., Tensor] = _Losses(network, flex=plan.compile and device.type == "cuda")
+    losses = torch.compile(losses, dynamic=False) if plan.compile else losses
     generator = torch.Generator(device)
     with (
         open_log(directory) as log,
-        nullcontext(_begin(network, plan, directory)) as run,
+        nullcontext(_begin(network, plan, directory, block_size)) as run,
         Batches(data, plan.seed, plan.batch, plan.workers, run.step) as batches,
     ):
         about = {**(about or {}), **prepare()}
@@ -213,8 +279,14 @@ def _step(
     rate: float,
 ) -> tuple[Tensor, Tensor]:
     """One step of the optimiser; its loss and the gradient's norm, still on the device."""
-    schedule = SCHEDULES[plan.schedule]
-    when = times(len(clean), generator, plan.tilt)
+    schedule, size = SCHEDULES[plan.schedule], run.block_size
+    blocks = None
+    if plan.in_blocks(run.step):  # every row is computed twice, so half as many take part
+        clean, open = clean[::2], open[::2]
+        blocks = blocks_of(open, size)
+        when = block_times(blocks, -(-clean.shape[1] // size), generator)
+    else:
+        when = times(len(clean), generator, plan.tilt)
     hide = masked(open, when, schedule, generator)
     columns = torch.arange(clean.shape[1], device=clean.device)[None]
     sigma = log_linear(when) if run.network.shape.condition else None
@@ -222,7 +294,7 @@ def _step(
     asked = _asked(hide, expected(schedule, plan.tilt))
     with cast:
         waves = run.network.waves(columns)
-        each = losses(clean.masked_fill(hide, mask), clean, columns, waves, sigma, asked)
+        each = losses(clean.masked_fill(hide, mask), clean, columns, waves, sigma, asked, blocks)
     loss = objective(each, hide, open, when, schedule, plan.weighting)
     loss.backward()  # type: ignore[no-untyped-call]
     parameters = list(run.network.parameters())
@@ -260,11 +332,11 @@ def unbroken() -> Iterator[None]:
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def _begin(network: Network, plan: Plan, directory: Path) -> _Run:
+def _begin(network: Network, plan: Plan, directory: Path, block_size: int) -> _Run:
     """The run resumed from the state in the directory, or a new one of the network's own weights."""
     network.requires_grad_(True).train()
     optimizer = Optimizer(network, plan.optimizer, plan.decay)
-    run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer)
+    run = _Run(network, [p.detach().clone() for p in network.parameters()], optimizer, block_size)
     path = directory / STATE
     if path.exists():
         _resume(run, path)

@@ -52,17 +52,55 @@ def expected(schedule: Schedule, tilt: float = 0.0) -> float:
 
 
 def masked(open: Tensor, time: Tensor, schedule: Schedule, generator: torch.Generator) -> Tensor:  # [B, L] bool
-    """Which of the open positions are masked at these times."""
+    """Which of the open positions are masked at these times, [B] or [B, L]."""
     chance = torch.rand(open.shape, generator=generator, device=open.device)
-    return open & (chance >= schedule.kept(time)[:, None])
+    return open & (chance >= schedule.kept(time if time.dim() == 2 else time[:, None]))
+
+
+def blocks_of(open: Tensor, size: int) -> Tensor:  # [B, L] int64
+    """The block of each position: 0 for what is given, then 1, 2, … for every `size` open positions."""
+    return torch.where(open, 1 + (open.long().cumsum(1) - 1) // size, 0)
+
+
+def block_times(blocks: Tensor, count: int, generator: torch.Generator) -> Tensor:  # [B, L] float32
+    """A time of its own for each of the `count` blocks of a row; together they spread evenly over the unit interval."""
+    each = times(len(blocks) * count, generator)
+    each = each[torch.randperm(len(each), generator=generator, device=each.device)].view(len(blocks), count)
+    return each.gather(1, (blocks - 1).clamp(min=0))
+
+
+def sees_copies(blocks: Tensor) -> Callable[..., Tensor]:
+    """Attention over noised rows with their clean copies behind them, for block diffusion: (row, head, query, key).
+
+    A noised block sees itself and the clean blocks before it; a clean block sees itself and the clean blocks before it.
+    """
+    length = blocks.shape[1]
+
+    def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        mine, its = blocks[row, query % length], blocks[row, key % length]
+        noised_query, noised_key = query < length, key < length
+        clean = ~noised_key & torch.where(noised_query, its < mine, its <= mine)
+        return (noised_query & noised_key & (its == mine)) | clean
+
+    return sees
+
+
+def seen_copies(blocks: Tensor) -> Tensor:  # [B, 2L, 2L] bool
+    """`sees_copies` as a table."""
+    rows, length = blocks.shape
+    place = torch.arange(2 * length, device=blocks.device)
+    row = torch.arange(rows, device=blocks.device)[:, None, None]
+    return sees_copies(blocks)(row, row, place[:, None], place[None, :])
 
 
 def objective(losses: Tensor, hidden: Tensor, open: Tensor, time: Tensor, schedule: Schedule, weighting: str) -> Tensor:
     """One number to minimise, in nats per open token ("nelbo") or per masked token ("even").
 
-    `losses` [B, L] are -log p of the true tokens, `hidden` [B, L] says which of them were masked.
+    `losses` [B, L] are -log p of the true tokens, `hidden` [B, L] says which of them were masked; `time` is [B] or
+    [B, L].
     """
-    summed = (losses * hidden).sum(1)
+    shown = losses * hidden
     if weighting == "even":
-        return summed.sum() / hidden.sum().clamp(min=1)
-    return (schedule.weight(time) * summed).sum() / open.sum().clamp(min=1)
+        return shown.sum() / hidden.sum().clamp(min=1)
+    weight = schedule.weight(time if time.dim() == 2 else time[:, None])
+    return (weight * shown).sum() / open.sum().clamp(min=1)

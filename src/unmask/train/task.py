@@ -29,7 +29,7 @@ class TrainData(Protocol):
     """Where training tokens come from."""
 
     def batch(self, number: int, size: int) -> tuple[Array, Array]:
-        """Clean tokens [size, L] and which columns may be masked [L] bool; a pure function of its number."""
+        """Clean tokens [size, L] and what may be masked, [L] or [size, L] bool; a pure function of its number."""
         ...
 
     def validate(self, network: Network) -> dict[str, float]:
@@ -47,6 +47,8 @@ class DataOptions:
     corpus: tuple[str, ...] = ()  # files of texts or puzzles to train on
     heldout: str | None = None  # a text file to validate on
     tokenizer: str | None = None  # a tokenizer.json instead of one made of the corpus
+    stories: str | None = None  # the weights that stories are sampled from
+    device: str = "cpu"
     weights: Path | None = None  # the model.safetensors that training starts from
 
     def __post_init__(self) -> None:
@@ -55,7 +57,7 @@ class DataOptions:
 
     def only(self, task: str, *names: str) -> None:
         """Refuse options that only other tasks take."""
-        for name in ("exclude", "corpus", "heldout", "tokenizer"):
+        for name in ("exclude", "corpus", "heldout", "tokenizer", "stories"):
             if getattr(self, name) and name not in names:
                 raise InputError(f"--{name} has no effect on {task}", "leave it out")
 
@@ -70,6 +72,8 @@ class TrainTask:
     about: Mapping[str, Any] = field(default_factory=dict)  # about the data, for the log
     prepare: Callable[[], Mapping[str, Any]] = dict  # the long work on the data, done last; more of `about`
     begin: Callable[[Network], None] = lambda network: None  # sets weights that should not be random
+    close: Callable[[], None] = lambda: None  # ends what `prepare` started
+    block_size: int = 0  # open positions to a block, where block-causal attention is learnt, too
 
 
 def share_solved(task: Task, config: Mapping[str, Any], network: Network, examples: Iterable[Example]) -> float:

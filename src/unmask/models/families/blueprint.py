@@ -41,6 +41,7 @@ class Blueprint:
     group: int | None = None  # columns under one scale; None: all of a row
     shift: bool = False  # output i belongs to token i + 1
     subs: bool = False  # the mask is not part of the distribution
+    blocks: int | None = None  # positions to a block, where it was also trained with block-causal attention
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level
 
 

@@ -20,7 +20,7 @@ BITS = (8, 16)  # of a matrix's weights: whole numbers with scales, or floats of
 
 
 def read(config: Config) -> Blueprint:
-    """Fields of Shape by their names, the special ids, `limit`, `time_input`, `absent_mask`, `bits` and `group`."""
+    """Fields of Shape by their names, special ids, `limit`, `blocks`, `time_input`, `absent_mask`, `bits`, `group`."""
     default: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Shape)}
     given: dict[str, Any] = {name: config.integer(name, kind) for name, kind in SIZES.items()}
     given |= {name: config.flag(name, bool(default[name])) for name in FLAGS}
@@ -48,6 +48,7 @@ def read(config: Config) -> Blueprint:
     if type(bits) is not int or bits not in BITS:
         raise ModelError(f"config.json: bits is {reprlib.repr(bits)}", f"choose from {', '.join(map(str, BITS))}")
     group = None if config.values.get("group") is None else config.integer("group", "width")
+    blocks = None if config.values.get("blocks") is None else config.integer("blocks", "length")
     shapes = parameter_shapes(shape)
     return Blueprint(
         shape,
@@ -59,6 +60,7 @@ def read(config: Config) -> Blueprint:
         scales={name: name + SCALE for name, size in shapes.items() if len(size) == 2} if bits == 8 else {},
         group=group,
         subs=config.flag("absent_mask", True),
+        blocks=blocks,
         noise=log_linear if shape.condition and config.flag("time_input") else None,
     )
 

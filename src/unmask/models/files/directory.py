@@ -80,6 +80,7 @@ def assembled(
         absent=(vocab.mask,) if plan.subs else (),
         shift=plan.shift,
         noise=plan.noise,
+        blocks=plan.blocks,
     )
 
 

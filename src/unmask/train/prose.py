@@ -1,4 +1,4 @@
-"""Training a model of prose: text files -> a tokenizer, packed tokens, windows of them; and its bits per byte.
+"""Training on one's own prose: text files -> a tokenizer, packed tokens, windows of them; and bits per byte.
 
 A text file holds documents with a blank line between them; it may be compressed with xz or gzip. In the packed tokens
 every document ends with the token <|endoftext|>.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +24,27 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from unmask.errors import InputError, first_line
 from unmask.models.network import Network
 from unmask.tasks.files import documents
-from unmask.train.initial import bundled_config
 from unmask.train.process import SCHEDULES, masked, times
 from unmask.train.task import Array, DataOptions, TrainTask
 
 END, MASK = 0, 1
 LENGTH = 512
-CONFIG = bundled_config("text")
+CONFIG: dict[str, Any] = {
+    "model_type": "unmask",
+    "vocabulary": 8192,
+    "width": 384,
+    "layers": 8,
+    "heads": 6,
+    "inner": 1024,
+    "tied": True,
+    "logit_scale": 384**-0.5,
+    "qk_norm": True,
+    "limit": LENGTH,
+    "mask_token_id": MASK,
+    "eos_token_id": END,
+    "pad_token_id": END,
+    "torch_dtype": "float32",
+}
 PLAN = {"weighting": "nelbo", "batch": 128, "decay": 0.1}
 SHORT, PARTS = 0.15, 8  # the share of batches with shorter windows, and how many of them make a long one
 TOKENS, CORPUS = "tokens.npy", "corpus.json"
@@ -40,9 +55,9 @@ Packed = NDArray[np.uint16]
 
 def task(options: DataOptions) -> TrainTask:
     """The corpus is packed once, into the directory of the model, when it is known that training can begin there."""
-    options.only("text", "corpus", "heldout", "tokenizer")
+    options.only("prose", "corpus", "heldout", "tokenizer")
     if not options.corpus or options.heldout is None:
-        raise InputError("text needs text to train and to validate on", "give --corpus FILE ... --heldout FILE")
+        raise InputError("prose needs text to train and to validate on", "give --corpus FILE ... --heldout FILE")
     for path in (*options.corpus, options.heldout):
         next(documents(path))  # before the long work: is there anything to read?
     words = _tokenizer(options)

@@ -25,10 +25,10 @@ from unmask.models.laws import check
 from unmask.models.tokenizers import Characters, FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks.files import documents
-from unmask.train import text
+from unmask.train import prose as training
 from unmask.train.initial import fresh
 from unmask.train.log import LOG, PLOT
-from unmask.train.text import (
+from unmask.train.prose import (
     CONFIG,
     DRAWS,
     END,
@@ -105,7 +105,7 @@ def test_damaged_files_are_one_line(name, role, tmp_path, monkeypatch, capsys):
         given = ["eval", "text", "--data", name]
     else:
         files = {"corpus": "good.txt", "heldout": "good.txt", role: name}
-        given = ["train", "text", "made", "--steps", "1", "--corpus", files["corpus"], "--heldout", files["heldout"]]
+        given = ["train", "prose", "made", "--steps", "1", "--corpus", files["corpus"], "--heldout", files["heldout"]]
     assert main(given) == 2
     err = capsys.readouterr().err
     assert said in err and repr(name) in err and err.count("\n") == 1
@@ -231,7 +231,7 @@ def test_each_window_is_masked_in_every_part_of_time(monkeypatch):
         seen.append(when)
         return open & False
 
-    monkeypatch.setattr(text, "masked", watch)
+    monkeypatch.setattr(training, "masked", watch)
     assert nelbo(small(), np.full((40, 8), 5)).tolist() == [0.0] * 40
     each = torch.cat([torch.stack(seen[:DRAWS]), torch.stack(seen[DRAWS:])], 1)  # 32 windows, then 8
     assert torch.equal((each * DRAWS).long(), torch.arange(DRAWS)[:, None].expand(DRAWS, 40))
@@ -275,7 +275,7 @@ def home(tmp_path_factory):
     path = tmp_path_factory.mktemp("text")
     (path / "a.txt.xz").write_bytes(lzma.compress(prose(0).encode()))
     (path / "b.txt").write_text(prose(1))
-    assert main(["train", "text", str(path / "made"), "--steps", "2", *flags(path)]) == 0
+    assert main(["train", "prose", str(path / "made"), "--steps", "2", *flags(path)]) == 0
     return path
 
 
@@ -314,7 +314,7 @@ def test_train_makes_a_model_that_writes_text(made, capsys):
 
 def test_train_goes_on_where_it_was(made, capsys):
     before = (made / "made" / TOKENS).stat().st_mtime_ns
-    assert main(["train", "text", "made", "--steps", "4", *flags(made)]) == 0
+    assert main(["train", "prose", "made", "--steps", "4", *flags(made)]) == 0
     found = events(made)
     assert [event["step"] for event in found if event["event"] == "start"] == [0, 2]
     assert [event["step"] for event in found if event["event"] == "step"] == [1, 2, 3, 4]
@@ -323,7 +323,7 @@ def test_train_goes_on_where_it_was(made, capsys):
 
 def test_a_tokenizer_can_be_given(made, capsys):
     shutil.copy(made / "made/tokenizer.json", made / "mine.json")
-    assert main(["train", "text", "other", "--steps", "1", *flags(made), "--tokenizer", "mine.json"]) == 0
+    assert main(["train", "prose", "other", "--steps", "1", *flags(made), "--tokenizer", "mine.json"]) == 0
     assert (made / "other/tokenizer.json").read_text() == (made / "mine.json").read_text()
 
 
@@ -332,7 +332,7 @@ def test_a_tokenizer_can_be_given(made, capsys):
 def test_trained_weights_can_begin_another(made, weights, said):
     """On another corpus too: they keep the tokens that they know."""
     given = [*flags(made), *said, "--weights", weights, "--rate", "0", "--corpus", "b.txt"]
-    assert main(["train", "text", "other", "--steps", "1", *given]) == 0
+    assert main(["train", "prose", "other", "--steps", "1", *given]) == 0
     one, two = load("made").network, load("other").network
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert Path("other/tokenizer.json").read_text() == Path("made/tokenizer.json").read_text()
@@ -340,7 +340,7 @@ def test_trained_weights_can_begin_another(made, weights, said):
 
 def test_an_embedded_model_can_begin_another(made):
     given = ["--corpus", "b.txt", "--heldout", "b.txt", "--batch", "1", "--held", "1", "--rate", "0"]
-    assert main(["train", "text", "other", "--steps", "1", "--weights", "text", *given]) == 0
+    assert main(["train", "prose", "other", "--steps", "1", "--weights", "text", *given]) == 0
     assert Path("other/tokenizer.json").read_text() == (WEIGHTS / "text" / "tokenizer.json").read_text()
     one, two = load("text").network, load("other").network
     assert all(
@@ -432,8 +432,8 @@ def test_the_embedded_model_knows_english(tmp_path, capsys):
         (["--data", "nowhere.txt"], "cannot read the text 'nowhere.txt'"),
         (["--data", "few.txt"], "the held-out text has"),
         (["--data", "few.txt", "--limit", "0"], "limit is 0"),
-        (["--data", "few.txt", "--model", "table"], "table was not made by `unmask train text`"),
-        (["--data", "few.txt", "--model", "sudoku"], "sudoku was not made by `unmask train text`"),
+        (["--data", "few.txt", "--model", "table"], "table was not made by `unmask train text` or `prose`"),
+        (["--data", "few.txt", "--model", "sudoku"], "sudoku was not made by `unmask train text` or `prose`"),
         (["--data", "few.txt", "--temperature", "1"], "--temperature has no effect on text"),
         (["--data", "few.txt", "--recipe", "few.txt"], "--recipe has no effect on text"),
         (["--data", "few.txt", "--rows", "none/rows"], "cannot write 'none/rows'"),

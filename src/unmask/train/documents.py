@@ -1,0 +1,281 @@
+"""Training the language model: stories of a source and word problems, one document a row, filled up with ends.
+
+Stories are sampled from the source (`train.stories`) all through training, by a process of its own; word problems are
+made where a batch is made. Both have reserved parts that are never trained on. The network learns two attentions
+together: over everything, and block-causal (`train.process.sees_copies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+
+from unmask.core.state import Vocab
+from unmask.decoding.decode import decode_batch
+from unmask.decoding.recipe import Recipe
+from unmask.errors import InputError, first_line
+from unmask.evaluate.judge.stories import Source, read_source
+from unmask.models.network import Network
+from unmask.models.tokenizers import read_tokenizer
+from unmask.models.transformer import Transformer
+from unmask.tasks.puzzles.word_problems import WordProblem, word_problem
+from unmask.train.loop import noised_hidden
+from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, times
+from unmask.train.shards import HELD, Shards, making, shard
+from unmask.train.stories import Sampler, texts
+from unmask.train.task import Array, DataOptions, TrainTask, hashes
+
+END, MASK = 0, 1
+LENGTH = 256  # columns of a row
+BLOCK = 16  # open positions to a block of block-causal attention
+CONFIG: dict[str, Any] = {
+    "model_type": "unmask",
+    "vocabulary": 4096,
+    "width": 384,
+    "layers": 10,
+    "heads": 6,
+    "inner": 896,
+    "tied": True,
+    "logit_scale": 384**-0.5,
+    "qk_norm": True,
+    "limit": LENGTH,
+    "blocks": BLOCK,
+    "mask_token_id": MASK,
+    "eos_token_id": END,
+    "pad_token_id": END,
+    "torch_dtype": "float32",
+}
+PLAN: dict[str, Any] = {"weighting": "nelbo", "batch": 512, "decay": 0.1, "mixture": 0.5}
+PROBLEMS, ASKED = 0.5, 0.8  # the share of rows that are problems, and of these the share whose question is given
+PROMPTED, INFILLED = 0.4, 0.1  # shares of the stories whose first words, or first and last words, are given
+LONGEST_PROMPT = 40  # tokens of a story that are given
+FRESH, WINDOW = 600, 12  # steps until a new shard of stories joins; how many shards are in use
+STREAM, HELD_STREAM = 8, 9  # of random numbers
+TOKENIZER_STORIES, TOKENIZER_PROBLEMS = 20_000, 20_000  # that the tokenizer is made of
+DRAWS, TOGETHER = 4, 64  # times at which a row is masked to measure it; rows through the network at a time
+SOLVED = 128  # word problems that a validation decodes
+
+
+def task(options: DataOptions) -> TrainTask:
+    options.only("text", "stories", "tokenizer")
+    if options.stories is None:
+        raise InputError("text needs the source of its stories", "give --stories FILE")
+    source = read_source(options.stories)
+    about, started = {"files": hashes(_files(options.stories))}, ExitStack()
+
+    def prepare() -> Mapping[str, Any]:
+        """Make the tokenizer, unless there is one, and start the process that makes stories."""
+        place, beside = (
+            options.directory / "tokenizer.json",
+            options.weights and options.weights.parent / "tokenizer.json",
+        )
+        if not place.exists():
+            given = options.tokenizer or beside
+            words = read_words(given) if given else make_tokenizer(_some(source, options.device))
+            place.write_text(words.to_str(), encoding="utf-8")
+        shards = Shards(
+            str(options.directory), options.stories or "", place.read_text(encoding="utf-8"), device=options.device
+        )
+        started.enter_context(making(shards))
+        return {"held": options.held}
+
+    data = Documents(str(options.directory), options.held)
+    return TrainTask(data, CONFIG, MASK, about, prepare=prepare, close=started.close, block_size=BLOCK)
+
+
+def _files(path: str) -> list[str]:
+    return [path] if Path(path).is_file() else sorted(str(one) for one in Path(path).iterdir() if one.is_file())
+
+
+def _some(source: Source, device: str) -> list[str]:
+    """Stories for a tokenizer."""
+    kind = torch.float32 if device == "cpu" else torch.bfloat16
+    return texts(Sampler(source.to(device, kind)), TOKENIZER_STORIES, STREAM)
+
+
+def read_words(path: str | Path) -> Tokenizer:
+    """A tokenizer of ours: its ends and its mask are where the network expects them."""
+    try:
+        words = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more special
+        raise InputError(f"{str(path)!r} is not a tokenizer", first_line(error)) from None
+    if (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>")) != (END, MASK):
+        raise InputError(f"{str(path)!r} is not a tokenizer of ours", "leave --tokenizer out, and one is made")
+    if words.get_vocab_size() > CONFIG["vocabulary"]:
+        raise InputError(f"{str(path)!r} has {words.get_vocab_size()} tokens", f"at most {CONFIG['vocabulary']} fit")
+    return words
+
+
+def make_tokenizer(stories: list[str], size: int = CONFIG["vocabulary"]) -> Tokenizer:
+    """A byte-level BPE whose digits are single tokens, made of stories and word problems."""
+    words = Tokenizer(models.BPE())
+    digits, level = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words.pre_tokenizer = pre_tokenizers.Sequence([digits, level])
+    words.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|endoftext|>", "<|mask|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    dice = Random(STREAM)
+    problems = (word_problem(dice) for _ in range(TOKENIZER_PROBLEMS))
+    words.train_from_iterator(_texts(stories, problems), trainer)
+    return words
+
+
+def _texts(stories: list[str], problems: Iterator[WordProblem]) -> Iterator[str]:
+    yield from stories
+    for problem in problems:
+        yield problem.question + problem.solution
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2)
+def _words(path: str) -> Tokenizer:
+    words = Tokenizer.from_file(path)
+    words.encode_special_tokens = True  # text that spells a special token is text
+    return words
+
+
+def problem_rows(problems: list[WordProblem], words: Tokenizer) -> tuple[Array, Array]:  # [N, L] int32, [N] int64
+    """Question, solution and ends; and how many tokens the question has. Problems that do not fit are left out."""
+    questions = words.encode_batch_fast([one.question for one in problems], add_special_tokens=False)
+    solutions = words.encode_batch_fast([one.solution for one in problems], add_special_tokens=False)
+    rows = [(one.ids, other.ids) for one, other in zip(questions, solutions, strict=True)]
+    rows = [(one, other) for one, other in rows if len(one) + len(other) < LENGTH]
+    tokens = np.full((len(rows), LENGTH), END, dtype=np.int32)
+    for row, (one, other) in enumerate(rows):
+        tokens[row, : len(one) + len(other)] = one + other
+    return tokens, np.array([len(one) for one, _ in rows])
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Stories and word problems; those that are reserved, to validate on."""
+
+    directory: str  # with tokenizer.json and the shards of stories
+    held: int = 256
+
+    @property
+    def words(self) -> Tokenizer:
+        return _words(f"{self.directory}/tokenizer.json")
+
+    def batch(self, number: int, size: int) -> tuple[Array, Array]:
+        """Rows in random order, and which of their positions may be masked."""
+        dice = np.random.default_rng([number, STREAM])
+        count = round(size * PROBLEMS)
+        tokens = np.empty((size, LENGTH), dtype=np.int32)
+        given = np.zeros((size, LENGTH), dtype=bool)
+        column, order = np.arange(LENGTH), dice.permutation(size)
+        mine, rest = order[:count], order[count:]
+        tokens[mine], asked = self._problems(count, Random(int(dice.integers(2**62))))
+        given[mine] = column < (asked * (dice.random(count) < ASKED))[:, None]
+        tokens[rest] = self._stories(number, size - count, dice)
+        given[rest] = _given(tokens[rest], dice)
+        return tokens, ~given
+
+    def _problems(self, count: int, dice: Random) -> tuple[Array, Array]:
+        tokens, asked = problem_rows([word_problem(dice) for _ in range(count)], self.words)
+        while len(tokens) < count:
+            more = problem_rows([word_problem(dice) for _ in range(count - len(tokens))], self.words)
+            tokens, asked = np.concatenate([tokens, more[0]]), np.concatenate([asked, more[1]])
+        return tokens, asked
+
+    def _stories(self, number: int, count: int, dice: np.random.Generator) -> Array:
+        latest = (number % 2**32) // FRESH
+        rows = shard(self.directory, int(dice.integers(max(0, latest - WINDOW + 1), latest + 1)))
+        return rows[dice.integers(0, len(rows), count)].astype(np.int32)
+
+    def validate(self, network: Network) -> dict[str, float]:
+        """NELBO in nats a token, of reserved stories and of the answers of reserved problems; and the share solved."""
+        stories = shard(self.directory, 0, HELD)[: self.held].astype(np.int64)
+        problems = held_problems(self.held)
+        tokens, asked = problem_rows(problems, self.words)
+        answers = np.arange(LENGTH) >= asked[:, None]
+        found = {}
+        for name, block in (("full", None), ("block", BLOCK)):
+            found[f"story_{name}"] = nelbo(network, stories, np.ones_like(stories, dtype=bool), block)
+            found[f"answer_{name}"] = nelbo(network, tokens.astype(np.int64), answers, block)
+        return found | solved(network, self.directory, problems[:SOLVED])
+
+
+def _given(rows: Array, dice: np.random.Generator) -> NDArray[np.bool_]:  # [N, L]
+    """What is given of stories: nothing, the first words, or all but some words in the middle."""
+    column, many = np.arange(LENGTH), len(rows)
+    kind, size = dice.random(many), (rows != END).sum(1)
+    first = np.minimum(dice.integers(1, LONGEST_PROMPT + 1, many), size // 2)
+    end = first + (dice.random(many) * (size - first)).astype(np.int64)
+    prompt = (column < first[:, None]) & (kind < PROMPTED + INFILLED)[:, None]
+    given: NDArray[np.bool_] = prompt | ((column >= end[:, None]) & (kind < INFILLED)[:, None])
+    return given
+
+
+def held_problems(count: int, seed: int = 0) -> list[WordProblem]:
+    """Reserved word problems of the plain form."""
+    dice = Random(f"{HELD_STREAM}-{seed}")
+    return [word_problem(dice, held=True, form="plain") for _ in range(count)]
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def nelbo(network: Network, tokens: NDArray[np.int64], open: NDArray[np.bool_], block: int | None) -> float:
+    """An estimate of the NELBO in nats per open token, under full attention or in blocks."""
+    device, schedule = network.embed.weight.device, SCHEDULES["linear"]
+    generator = torch.Generator(device).manual_seed(0)
+    total, count = 0.0, 0
+    for begin in range(0, len(tokens), TOGETHER):
+        clean = torch.from_numpy(tokens[begin : begin + TOGETHER]).to(device)
+        free = torch.from_numpy(open[begin : begin + TOGETHER]).to(device)
+        blocks = None if block is None else blocks_of(free, block)
+        for _ in range(DRAWS):
+            if blocks is None or block is None:
+                when = times(len(clean), generator)[:, None].expand_as(clean)
+            else:
+                when = block_times(blocks, -(-LENGTH // block), generator)
+            hide = masked(free, when, schedule, generator)
+            losses = _losses(network, clean, hide, blocks)
+            total += float((losses * schedule.weight(when) * hide).sum()) / DRAWS
+        count += int(free.sum())
+    return total / max(1, count)
+
+
+def _losses(network: Network, clean: Tensor, hide: Tensor, blocks: Tensor | None) -> Tensor:  # [B, L]
+    columns = torch.arange(clean.shape[1], device=clean.device)[None]
+    noised = clean.masked_fill(hide, MASK)
+    if blocks is None:
+        hidden, _ = network(noised, columns)
+    else:
+        hidden = noised_hidden(network, noised, clean, columns, network.waves(columns), blocks, flex=False)
+    logits = network.logits(hidden)
+    logits[..., MASK] = -torch.inf
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), clean.flatten(), reduction="none").view(clean.shape)
+
+
+def solved(network: Network, directory: str, problems: list[WordProblem]) -> dict[str, float]:
+    """The share of problems whose last number is right: confidence in blocks of 32, and block-causal attention."""
+    words = read_tokenizer(Path(directory))
+    assert words is not None
+    model = Transformer(network, Vocab(MASK, (END,), END), words, "text", limit=LENGTH, absent=(MASK,), blocks=BLOCK)
+    semi = Recipe("semi-ar", length=112, block_length=32, fill_tail=True)
+    found = {}
+    for name, recipe in (("full", semi), ("block", semi.replace(block_length=BLOCK, attention="block"))):
+        results = decode_batch(model, [one.question for one in problems], recipe=recipe)
+        right = [result.text.endswith(f" {one.answer}.") for result, one in zip(results, problems, strict=True)]
+        found[f"solved_{name}"] = sum(right) / len(right)
+    return found
