@@ -43,6 +43,14 @@ ROWS = {  # a made-up question for every task
     "sudoku4-dream": sudoku4.with_lines(sudoku4.example("0", "0320020430402010", "4321123431422413")),
     "sudoku": Example("0", {"input": "0" * 40 + FULL[40:]}, FULL),
     "countdown": Example("0", {"input": "2,6,3,15"}, ""),
+    "problems": Example(
+        "0",
+        {
+            "question": "Tom has 2 pens. Mia has 13 more pens than Tom. How many pens does Mia have?",
+            "solution": " Mia has 2 + 13 = 15. The answer is 15.",
+        },
+        "15",
+    ),
     "countdown-chat": Example("0", {"input": "2,6,3,15"}, "2*6=12,12+3=15"),
     "countdown-dream": Example("0", {"input": "2,6,3,15"}, "2*6=12,12+3=15"),
     "gsm8k": Example("0", {"question": "How much is a dozen dozens?"}, "12*12=<<12*12=144>>144.\n#### 144"),
@@ -160,6 +168,15 @@ GRID = "4321\n1234\n3142\n2413"
         ("gsm8k", " #### 144.00", False, True),
         ("gsm8k", " The answer is $144. I am 99% sure", False, True),
         ("gsm8k", " #### 144\n\nQuestion: 1+1?\nAnswer: 2", True, True),
+        ("problems", " Mia has 2 + 13 = 15. The answer is 15.", True, True),
+        ("problems", " Mia has 2 + 13 = 16. The answer is 15.", True, False),  # a false step
+        ("problems", " Mia has 13 + 2 = 15, 15 - 0 = 15. The answer is 15.0", True, True),
+        ("problems", " The answer is 15.", True, False),  # no step
+        ("problems", " Mia has 2 + 13 = 15.", True, False),  # the last number, which is not stated as the answer
+        ("problems", " Mia has 2 + 13 = 15. The answer is 16.", False, False),
+        ("problems", " The answer is 15. Mia has 2 + 13 = 15", True, True),
+        ("problems", " Mia has 2 + 13 = 15 + 0 = 15. The answer is 15.", True, False),  # 2 + 13 is not 15 + 0 = 15
+        ("problems", " Mia has = 15. The answer is 15.", True, False),
         ("math500", "\\boxed{-\\frac{1}{2}}", True, False),
         ("math500", "\\boxed{\\dfrac12}", False, True),
         ("math500", "\\boxed{0.5}", False, True),

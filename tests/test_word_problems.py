@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections import Counter
 from operator import add, mul, sub, truediv
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from unmask.cli import main
+from unmask.errors import InputError
+from unmask.tasks import TASKS, Example, problems
+from unmask.tasks.grading.steps import equations
+from unmask.tasks.puzzles import held_out
 from unmask.tasks.puzzles.word_problems import (
     Event,
     Fact,
@@ -311,7 +318,8 @@ def test_rich_problems_have_all_there_is() -> None:
         assert word in words, word
     assert set(Counter(problem.people for problem in made)) == set(range(2, 9))
     assert max(problem.answer for problem in made) <= 999 and min(problem.answer for problem in made) >= 0
-    assert max(tokens(problem.question + problem.solution) for problem in made) <= 230
+    assert max(tokens(problem.question) for problem in made) <= 128
+    assert max(tokens(problem.solution) for problem in made) < TASKS["problems"].length
     assert "{" not in words and "  " not in words
 
 
@@ -328,3 +336,224 @@ def test_speed() -> None:
         some(2000, seed=seed, form="plain")
         fastest = max(fastest, 2000 / (time.process_time() - start))
     assert fastest > 5000
+
+
+# --- the task --------------------------------------------------------------------------------------------------------
+
+TOM = "Tom has 5 apples. Mia has 3 more apples than Tom. How many apples does Mia have?"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" Mia has 5 + 3 = 8. Together 8 + 5 = 13. The answer is 13.", [True, True]),
+        ("3 + 4 = 7, 7 + 5 = 12 and 12 / 2 = 6, 2 * 6 = 13", [True, True, True, False]),
+        ("3 + 4 = 7 + 5 = 12", [False, True]),
+        ("3 - 5 = -2", [True]),
+        ("2.5 * 2 = 5. 4 / 0 = 3", [True, False]),
+        ("4*2=<<4*2=8>>8 and $1,000 + 1 = 1001", [True, True]),
+        ("5 × 3 = 15", [True]),
+        ("1 + 1 = 2.5", [False]),
+        ("5 + = 8 and = 8 and 8 = 8 and 5 + 3 =", [False] * 4),
+        ("1" * 5000 + "x = 3", [False]),
+        ("nothing", []),
+    ],
+)
+def test_worked_steps(text: str, expected: list[bool]) -> None:
+    assert [true for _, true in equations(text)] == expected
+
+
+def test_every_solution_is_right_by_both_verdicts() -> None:
+    task = TASKS["problems"]
+    for problem in some(500, seed=10):
+        example = Example("0", {"question": problem.question}, str(problem.answer))
+        assert task.grades(problem.solution, example) == (True, True), problem
+        assert problems.asked(problem.question) == problem.question == task.prompt(example)
+        assert not any(task.grades(f" The answer is {problem.answer + 1}.", example))
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (8, "8"),
+        (8.5, "8.5"),
+        (-3, "-3"),
+        ("8", "8"),
+        (" $1,200. ", "1200"),
+        ("4*2=8 apples\n#### 8", "8"),
+        ("8 apples", "8"),
+        ("3 + 5 = 8. The answer is 8.", "8"),
+    ],
+)
+def test_answers_of_files(answer: object, expected: str) -> None:
+    assert problems.gold(answer) == expected
+
+
+@pytest.mark.parametrize("answer", ["eight", "", "3 or 5", True, [8], {"a": 8, "b": 9}, "#### many", float("nan")])
+def test_answers_that_are_not_numbers(answer: object) -> None:
+    with pytest.raises(InputError, match=r"^the answer .* is not a number: give a number"):
+        problems.gold(answer)
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("", "the question is empty: write it like: Tom has 5 apples"),
+        ("  \n", "the question is empty"),
+        ("1 + 2 = ?", "the question '1 + 2 = ?' has no words"),
+        (7, "the question 7 is not text"),
+        ("How many apples does Mia have?", "the question 'How many apples does Mia have?' has no number: write it"),
+        ("Tom hat 5 Äpfel. Mia hat 3 mehr. Wie viele hat Mia?", "is not in English: the bundled model reads English"),
+        ("Tom tiene 5 manzanas. ¿Cuántas manzanas tiene Mia?", "is not in English"),
+        ("Tom a 5 pommes. Mia a 3 pommes de plus. Combien en a Mia ?", "is not in English"),
+        ("У Тома 5 яблок. Сколько яблок у Мии?", "is not in English"),
+        ("小明有5个苹果，小红有3个。一共有几个？", "is not in English"),
+        ("Tom has 5 apples, 小明有五个苹果小红比小明多三个苹果小红有几个苹果 and how many", "is not in English"),
+    ],
+)
+def test_questions_that_are_refused(question: object, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        problems.asked(question)
+    assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_questions_in_other_words() -> None:
+    """GSM8K asks in words of its own, some of its numbers spelt out."""
+    for question in (
+        "Janet's ducks lay sixteen eggs per day. She eats three for breakfast. How many are left?",
+        "A robe takes 2 bolts of blue fiber and half that much white fiber.  How many bolts in total does it take?",
+    ):
+        assert problems.asked(question) == " ".join(question.split())
+
+
+# --- files and commands ----------------------------------------------------------------------------------------------
+
+
+def unmask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """The exit status, and everything that was printed."""
+    status = main(list(words))
+    found = capsys.readouterr()
+    return status, found.out + found.err
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ('{"question": "x"}', "row 1 of 'p.jsonl' has no 'answer': rows need question, answer"),
+        ('{"answer": 3}', "row 1 of 'p.jsonl' has no 'question'"),
+        ("[]", "row 1 of 'p.jsonl' has no 'question'"),
+        ("Tom has 5 apples.", "line 1 of 'p.jsonl' is not JSON"),
+        ('{"question": "", "answer": 3}', "row 1 of 'p.jsonl': the question is empty"),
+        (
+            '{"question": "How many have they?", "answer": 3}',
+            "row 1 of 'p.jsonl': the question 'How many have they?' has",
+        ),
+        (f'{{"question": "{TOM}", "answer": "eight"}}', "row 1 of 'p.jsonl': the answer 'eight' is not a number"),
+        ("", "there is no question in 'p.jsonl'"),
+    ],
+)
+def test_files_that_are_refused(capsys, tmp_path, monkeypatch, row: str, expected: str) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    Path("p.jsonl").write_text(f"{row}\n", encoding="utf-8")
+    status, said = unmask(capsys, "eval", "problems", "--data", "p.jsonl")
+    assert status != 0 and expected in said and said.count("\n") == 1
+
+
+def test_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = unmask(capsys, "eval", "problems")
+    assert status != 0 and "problems needs --data FILE: `unmask puzzles problems -o FILE` makes one" in said
+
+
+def test_puzzles_are_held_out_and_evaluated(capsys, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        words = ["puzzles", "problems", "--count", "12", "--seed", "3", "--form", "plain", "-o", f"{name}.jsonl"]
+        assert unmask(capsys, *words)[0] == 0
+    assert Path("a.jsonl").read_text() == Path("b.jsonl").read_text()
+    lines = [json.loads(line) for line in Path("a.jsonl").read_text().splitlines()]
+    for line in lines:
+        answer, scene = solved(line["question"])
+        assert answer == line["answer"] and key(scene) == int(line["key"], 16) and key(scene) % 64 == 0
+    words = "eval problems --data a.jsonl --limit 3 --length 16 --steps 2 --rows r.jsonl --json".split()
+    status, said = unmask(capsys, *words)
+    found = json.loads(said)
+    assert status == 0 and found["n"] == 3 and found["model"] == "text"
+    assert sum(one["n"] for one in found["groups"].values()) == 3
+    assert set(found["groups"]) == {f"{n} step{'s' * (n > 1)}" for n in (line["steps"] for line in lines[:3])}
+    assert "solved by size: " in unmask(capsys, *[word for word in words if word != "--json"])[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--form rich", "unknown form 'rich': choose from plain, any"),
+        ("--people 9", "people is 9: it must be from 2 to 8"),
+        ("--people 7 --form plain", "people is 7: it must be from 2 to 6"),
+        ("--numbers 4", "--numbers has no effect on problems"),
+        ("--answers", "--answers is for Sudokus to solve"),
+    ],
+)
+def test_puzzles_that_are_refused(capsys, words: str, expected: str) -> None:  # type: ignore[no-untyped-def]
+    status, said = unmask(capsys, "puzzles", "problems", *words.split())
+    assert status != 0 and expected in said and said.count("\n") == 1
+
+
+def test_more_problems_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_out, "AGAIN", 0)
+    with pytest.raises(InputError, match=r"there are hardly more than .* such problems: make fewer, or of more people"):
+        list(held_out.word_problems(10**6, 0, "plain", 2))
+
+
+def test_size_of_questions_whose_steps_are_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    rows = [{"question": TOM, "answer": 8}, {"question": TOM, "answer": "5 + 3 = 8\n#### 8"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert [problems.group(example) for example in problems.read(path)] == ["3 sentences", "1 step"]
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "expected"),
+    [
+        ("", "the puzzle is empty: give a Sudoku of 81 characters, a countdown like 15,44,79,50, a word problem, or"),
+        (" \n", "the puzzle is empty"),
+        ("How many apples do Tom and Mia have?", "has no number"),
+        ("Tom hat 5 Äpfel und Mia hat 3 mehr.", "is not in English"),
+        ("小明有5个苹果", "is not in English"),
+        ("my own file.txt", "is neither a file nor a puzzle"),
+        (f"{TOM}\n{TOM}", "holds 2 puzzles: `unmask eval problems --data FILE.jsonl` decodes them all"),
+        ("Tom has 5 apples. " * 200 + "How many apples does Tom have?", "tokens, and text holds "),
+        ('{"question": 5, "answer": 3}', "the question '5' has no words"),
+    ],
+)
+def test_problems_that_are_not_solved(capsys, puzzle: str, expected: str) -> None:  # type: ignore[no-untyped-def]
+    status, said = unmask(capsys, "solve", puzzle)
+    assert status != 0 and expected in said and said.count("\n") == 1
+
+
+def test_unquoted_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = unmask(capsys, "solve", *"Tom has 5 apples.".split())
+    assert status != 0 and "'Tom has 5 apples.' has blanks: put quotes around the whole problem" in said
+
+
+def test_solve_prints_steps_and_what_is_false(capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The model's own text decides the verdict, good or bad."""
+    status, said = unmask(capsys, "solve", TOM, "--length", "24", "--steps", "4", "--json")
+    found = json.loads(said)
+    assert found["puzzle"] == TOM and found["fault"] == problems.fault(found["text"])
+    assert status == (0 if found["fault"] is None else 1)
+    assert found["worked"] == len(equations(found["text"])) and len(found["false"]) <= found["worked"]
+    status, said = unmask(capsys, "solve", TOM, "--length", "24", "--steps", "4")
+    assert ("not solved: " in said) == (status == 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" Mia has 5 + 3 = 8. The answer is 8.", None),
+        (" Mia has 5 + 3 = 9. Tom has 2 + 2 = 5. The answer is 9.", "5 + 3 = 9 is false, 2 + 2 = 5 is false"),
+        (" Mia has 5 + 3 = 8.", "it states no answer"),
+        (" The answer is 8.", "it has no worked step"),
+    ],
+)
+def test_faults_of_worked_steps(text: str, expected: str | None) -> None:
+    assert problems.fault(text) == expected

@@ -110,6 +110,7 @@ ROWS = {
         "tokens": "positions that were decided",
         "seconds": "its share of the seconds of its batch",
         "surprise": "nats per position",
+        "group": "size of the question, as `3 steps`; null for tasks without sizes",
     },
 }
 

@@ -55,7 +55,7 @@ def run_eval(args: Namespace) -> None:
     if task.puzzle is None and recipe.length is None:
         recipe = recipe.replace(length=task.length)
     questions, skipped = _questions(args, task)
-    about = _header(args, _model(args, task.puzzle is not None)) | {"recipe": recipe.to_dict()}
+    about = _header(args, _model(args, task.bundled)) | {"recipe": recipe.to_dict()}
     about |= {"chat": _chat(args, task), "shots": sha256(args.shots), "n": len(questions), "skipped": skipped}
     with rows.opened(args.rows, about) as kept:
         if kept.missing:
@@ -68,7 +68,7 @@ def run_eval(args: Namespace) -> None:
 def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows) -> None:
     """Decode and grade what is missing."""
     check(task, args.insist)
-    model = models.as_run(args, models.load_model(args, _model(args, task.puzzle is not None)))
+    model = models.as_run(args, models.load_model(args, _model(args, task.bundled)))
     words = model.tokenizer
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
         raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
@@ -93,9 +93,9 @@ def _check_flags(args: Namespace, task: Task) -> None:
 
 def _questions(args: Namespace, task: Task) -> tuple[list[Question], int]:
     """The questions as they are asked, and how many were left out."""
+    if task.bundled is not None and args.data is None:
+        raise InputError(f"{task.name} needs --data FILE", f"`unmask puzzles {task.name} -o FILE` makes one")
     if task.puzzle is not None:
-        if args.data is None:
-            raise InputError(f"{task.name} needs --data FILE", f"`unmask puzzles {task.name} -o FILE` makes one")
         sifted = sift(task, canvases(task, task.examples(args.data, args.limit)))
         remark = sifted.remark()
         if remark is not None:
@@ -111,10 +111,10 @@ def _chat(args: Namespace, task: Task) -> bool:
     return task.chat if args.chat is None else bool(args.chat)
 
 
-def _model(args: Namespace, bundled: bool) -> str:
+def _model(args: Namespace, bundled: str | None) -> str:
     """The model that was asked for, or the bundled one for the task."""
-    if args.model is not None or bundled:
-        return args.model or str(args.task)
+    if args.model is not None or bundled is not None:
+        return str(args.model or bundled)
     shipped = RECIPES.get(args.recipe or "")
     raise InputError(
         f"{args.task} needs a language model", f"add --model {shipped.model if shipped else 'DIRECTORY_OR_HUB_ID'}"
@@ -156,7 +156,7 @@ def _eval_text(args: Namespace) -> None:
     refuse(args, ("shots", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
-    model = models.load_model(args, _model(args, bundled=True))
+    model = models.load_model(args, _model(args, "text"))
     if not (
         isinstance(model, Transformer)
         and isinstance(model.tokenizer, FileTokenizer)
@@ -167,7 +167,7 @@ def _eval_text(args: Namespace) -> None:
     words = model.tokenizer.fast
     windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
     sizes = prose.widths(words)[windows].sum(1)
-    about = _header(args, _model(args, bundled=True)) | {"n": len(windows)}
+    about = _header(args, _model(args, "text")) | {"n": len(windows)}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
@@ -209,6 +209,9 @@ def _measured(found: Mapping[str, Any]) -> str:
         f"path entropy {found['path_entropy_bits']:.3f} bits{sure}",
         f"{' · '.join(counts)} · {found['seconds']:.1f} s{rate}",
     ]
+    if found.get("groups"):
+        parts = [f"{name} {one['strict']:.3f} of {one['n']}" for name, one in found["groups"].items()]
+        lines.append(f"solved by size: {' · '.join(parts)}")
     failed = found["failures"]
     if failed:
         some = ", ".join(f"{one['id']} ({one['fault']})" for one in failed[:4])
@@ -234,6 +237,6 @@ def add_eval(parser: ArgumentParser) -> None:
     flag(parser, "--insist", "run programs that models write even where the kernel cannot confine them")
     flag(parser, "--recipe NAME", "settings from `unmask recipes`, or a .toml or .json file")
     flag(parser, "--json", "print one JSON object")
-    models.add_model(parser, "for sudoku, countdown and text the bundled one")
+    models.add_model(parser, "for sudoku, countdown, problems and text a bundled one")
     models.add_running(parser)
     flags.add(parser)

@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "solve": Command(
         "solve",
-        "Solve a Sudoku or a countdown with the bundled model, and check the answer.",
+        "Solve a Sudoku, a countdown or a word problem with the bundled model, and check the answer.",
         """\
   unmask solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
   unmask solve 15,44,79,50
@@ -186,10 +186,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "puzzles": Command(
         "puzzles",
-        "Make held-out puzzles: Sudokus with one solution, or countdown problems, that training never draws.",
+        "Make held-out puzzles that training never draws: Sudokus with one solution, countdowns, or word problems.",
         """\
   unmask puzzles sudoku --count 20 --clues 28 -o puzzles.txt
   unmask puzzles countdown --count 20 --numbers 4 -o problems.jsonl
+  unmask puzzles problems --count 20 --form plain --people 4 -o questions.jsonl
   unmask puzzles sudoku --count 1000 --solved -o grids.txt""",
     ),
     "frequencies": Command(

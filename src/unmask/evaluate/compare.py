@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -18,11 +19,12 @@ def summary(found: Sequence[Row]) -> dict[str, Any]:
     """The figures of a run."""
     n, seconds, tokens = len(found), sum(row.seconds for row in found), sum(row.tokens for row in found)
     surprises = [row.surprise for row in found if row.surprise is not None]
-    made: dict[str, Any] = {"n": n}
-    for name in ("strict", "as_published"):
-        right = sum(getattr(row, name) for row in found)
-        low, high = wilson(right, n)
-        made |= {name: right / n, f"{name}_low": low, f"{name}_high": high}
+    made = _shares(found)
+    if any(row.group for row in found):
+        made["groups"] = {
+            name: _shares([row for row in found if row.group == name])
+            for name in sorted({row.group for row in found if row.group}, key=_by_number)
+        }
     return made | {
         "path_entropy_bits": sum(row.path_entropy for row in found) / n,
         "auroc": auroc([row.path_entropy for row in found], [row.strict for row in found]),
@@ -33,6 +35,22 @@ def summary(found: Sequence[Row]) -> dict[str, Any]:
         "tokens_per_second": tokens / seconds if seconds else None,
         "failures": [{"number": row.number, "id": row.id, "fault": row.fault} for row in found if row.fault],
     }
+
+
+def _shares(found: Sequence[Row]) -> dict[str, Any]:
+    """The share of right answers by both verdicts, with intervals."""
+    n = len(found)
+    made: dict[str, Any] = {"n": n}
+    for name in ("strict", "as_published"):
+        right = sum(getattr(row, name) for row in found)
+        low, high = wilson(right, n)
+        made |= {name: right / n, f"{name}_low": low, f"{name}_high": high}
+    return made
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    """Sorts `2 steps` before `10 steps`."""
+    return re.sub("[0-9]+", "", name), int("".join(re.findall("[0-9]", name)) or 0)
 
 
 def compare(paths: Sequence[str]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, sudoku, sudoku4
+from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, problems, sudoku, sudoku4
 from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task, puzzle_of, shots
 
 TASKS: dict[str, Task] = {
@@ -10,6 +10,7 @@ TASKS: dict[str, Task] = {
     for task in (
         sudoku.SUDOKU,
         countdown.COUNTDOWN,
+        problems.PROBLEMS,
         sudoku4.SUDOKU4,
         sudoku4.DREAM,
         countdown.CHAT,

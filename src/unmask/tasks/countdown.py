@@ -188,6 +188,7 @@ COUNTDOWN = Task(
     strict=right,
     answer=lambda example: next(countdown.solutions(countdown.parse(example.fields["input"])), ""),
     length=countdown.columns(countdown.MOST) - countdown.HEAD,
+    bundled="countdown",
     puzzle=Puzzle(
         countdown.MASK, countdown.parse, countdown.check, countdown.canvas, countdown.answer, countdown.fault
     ),

@@ -82,5 +82,6 @@ SUDOKU = Task(
     strict=strict,
     answer=solved,
     length=sudoku.CELLS,
+    bundled="sudoku",
     puzzle=Puzzle(sudoku.MASK, sudoku.parse, sudoku.check, sudoku.canvas, sudoku.answer, sudoku.fault),
 )

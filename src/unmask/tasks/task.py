@@ -90,6 +90,8 @@ class Task:
     programs: tuple[Callable[[str, Example], Program], ...] = ()  # as published, strict: what the graders run
     seconds: float = 10.0  # that a program may take
     ready: Callable[[], object] = lambda: None  # raises where something is missing that the graders need
+    bundled: str | None = None  # the bundled model that is asked by default
+    group: Callable[[Example], str | None] = lambda example: None  # questions whose figures are also given apart
     puzzle: Puzzle | None = None  # for a model of its own tokens, which is given a canvas and not a prompt
 
     def examples(self, path: str | Path | None = None, limit: int | None = None) -> list[Example]:

@@ -160,7 +160,7 @@ def made(job: PaperRun) -> str:
     name = "-".join(f"{name}-{value}" for name, value in {**job.place.made, "n": n}.items())
     path = job.folder / f"{job.place.task}-{name}.txt"
     if not path.exists():
-        lines = held_out.sudokus(n, seed=seed, **how) if "clues" in how else held_out.countdowns(n, seed=seed, **how)
+        lines = held_out.MAKERS[str(job.place.task)](n, seed=seed, **how)
         job.folder.mkdir(parents=True, exist_ok=True)
         text = ""
         for done, line in enumerate(lines, 1):

@@ -28,7 +28,8 @@ from unmask.tasks.puzzles.wordings import (
 Form = Literal["plain", "any"]
 FEWEST, PLAIN_MOST, MOST = 2, 6, 8  # owners of a problem
 LARGEST = 999  # of all amounts of rich problems
-LONGEST = 230  # tokens of a rich problem with its solution, about: a canvas of 256 holds them and an end of text
+QUESTION, SOLUTION = 128, 128  # tokens of them, at most, the latter with an end of text
+LONGEST = 230  # tokens of both together
 RESERVED = 64  # one key in so many is kept for measuring
 
 
@@ -82,8 +83,14 @@ def word_problem(dice: Random, held: bool = False, form: Form = "any", people: i
         number = key(made)
         if (number % RESERVED == 0) == held:
             problem = told(made, dice, number)
-            if not rich or tokens(problem.question + problem.solution) <= LONGEST:
+            if not rich or fits(problem):
                 return problem
+
+
+def fits(problem: WordProblem) -> bool:
+    """Whether a canvas of 256 positions holds the question, the solution and an end."""
+    question, solution = tokens(problem.question), tokens(problem.solution)
+    return question <= QUESTION and solution < SOLUTION and question + solution <= LONGEST
 
 
 def tokens(text: str) -> int:
