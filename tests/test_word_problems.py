@@ -514,6 +514,8 @@ def test_size_of_questions_whose_steps_are_not_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("puzzle", "expected"),
     [
+        ("", "the puzzle is empty: give a Sudoku of 81 characters, a countdown like 15,44,79,50, a word problem, or"),
+        (" \n", "the puzzle is empty"),
         ("How many apples do Tom and Mia have?", "has no number"),
         ("Tom hat 5 Äpfel und Mia hat 3 mehr.", "is not in English"),
         ("小明有5个苹果", "is not in English"),

@@ -26,6 +26,7 @@ from unmask.tasks.grading.steps import equations
 from unmask.tasks.puzzles import sudoku
 from unmask.tasks.sudoku import FIELD
 
+KNOWN = "a Sudoku of 81 characters, a countdown like 15,44,79,50, a word problem, or a file with one of them"
 LEAST = 16  # positions for the answer to a word problem
 
 
@@ -106,6 +107,8 @@ def _room(model: Denoiser, question: str, length: int) -> int:
 def _puzzle(given: str) -> tuple[str, str]:
     """The kind and the text of a puzzle."""
     text = _given(given)
+    if not text.strip():
+        raise InputError("the puzzle is empty", f"give {KNOWN}")
     lines = [line for line in text.splitlines() if line.strip()]
     name = _kind(text)
     if name == "problems":
@@ -176,8 +179,7 @@ def _given(puzzle: str) -> str:
         return puzzle
     letters = re.search(r"[^\W\d_]|/", puzzle) is not None
     if letters and "," not in puzzle and len("".join(puzzle.split())) != sudoku.CELLS:
-        known = "a Sudoku of 81 characters, a countdown like 15,44,79,50, a word problem, or a file with one of them"
-        raise InputError(f"{puzzle!r} is neither a file nor a puzzle", f"give {known}")
+        raise InputError(f"{puzzle!r} is neither a file nor a puzzle", f"give {KNOWN}")
     return puzzle
 
 
