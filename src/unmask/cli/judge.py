@@ -25,6 +25,7 @@ from unmask.evaluate.judge import (
     read_samples,
 )
 from unmask.evaluate.judge.rows import Row, Sample, is_rows
+from unmask.evaluate.judge.stories import SOURCE
 from unmask.models.files.checkpoint import DTYPES
 
 PART = 60  # MiB of a file, for those who may carry 64 at a time
@@ -44,9 +45,9 @@ WORDS = {
 
 IDLE: dict[str, tuple[str, ...]] = {  # flags that have no effect, by convention
     "sample": ("bits", "part", "length"),
-    "mdlm": ("bits", "part", "stride", "start"),
+    "mdlm": ("bits", "part", "stride", "start", "ends"),
     "both": ("bits", "part"),
-    "export": ("rows", "by", "group", "limit", "field", "lines", "length", "stride", "start", "batch"),
+    "export": ("rows", "by", "group", "limit", "field", "lines", "length", "stride", "start", "ends", "batch"),
 }
 
 
@@ -118,7 +119,7 @@ def _load(args: Namespace) -> Judge:
 
 def _rows(judge: Judge, samples: list[Sample], args: Namespace) -> list[Row]:
     """The judged rows, with a bar."""
-    rules = Rules(args.convention, LENGTH if args.length is None else args.length, args.stride, args.batch)
+    rules = Rules(args.convention, LENGTH if args.length is None else args.length, args.stride, args.batch, args.ends)
     done = 0
     with show.progress() as bar:
         task = bar.add_task(show.many(len(samples), "text"), total=len(samples))
@@ -193,9 +194,10 @@ def add_judge(parser: ArgumentParser) -> None:
     flag(group, "--length N", f"of mdlm: tokens of a text that are read, at most [{LENGTH}]")
     flag(group, "--stride N", "of sample: how far windows of long texts move on [half the judge's context]")
     flag(group, "--start TOKEN", "the token that texts are read after [<|endoftext|>, else BOS]")
+    flag(group, "--ends", "of sample: of rows whose finish is stop, the end of the text counts too")
     flag(group, "--batch N", "tokens read together: bounds memory [2048; 16384 on a GPU]")
     group = parser.add_argument_group("the judge")
-    about = f"a directory, a hub id like openai-community/gpt2-large, a .gguf file, or {DEFAULT} [{DEFAULT}]"
+    about = f"a directory, a hub id like openai-community/gpt2-large, a .gguf file, {SOURCE} or its file [{DEFAULT}]"
     flag(group, "--judge NAME", about, DEFAULT)
     flag(group, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
     flag(group, "--dtype NAME", f"{', '.join(DTYPES)} [float32; on a GPU the checkpoint's own]")

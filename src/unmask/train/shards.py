@@ -171,6 +171,9 @@ def _make(shards: Shards, sampler: Sampler, parent: int | None) -> None:
     with ThreadPoolExecutor(1) as pool:
         while (last is None or number < last) and (parent is None or os.getppid() == parent):
             if last is None and number > _asked(folder) + AHEAD:  # leave the device to the training
+                for each in waiting:
+                    if each.done():
+                        each.result()  # what went wrong there ends the maker
                 time.sleep(LOOK)
                 continue
             if not (folder / _name(STORIES, number)).exists():

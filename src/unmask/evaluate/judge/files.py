@@ -1,9 +1,9 @@
 """A name -> Judge, and a Judge -> a directory of small files: through transformers, and back.
 
-A judge is the small default, a directory, a hub id or a GGUF file. Weights are read from safetensors or GGUF only, and
-no code of a checkpoint runs unless it is trusted. `export` writes config, tokenizer and safetensors in parts. 16 bits
-are float16, in the layout that transformers reads. 8 bits are int8 with one scale for each row of a matrix
-(`models/files/bits.py`): half the size, and only unmask reads them.
+A judge is the small default, a directory, a hub id, a GGUF file, or the source of stories (`stories.py`). Weights are
+read from safetensors or GGUF only, and no code of a checkpoint runs unless it is trusted. `export` writes config,
+tokenizer and safetensors in parts. 16 bits are float16, in the layout that transformers reads. 8 bits are int8 with one
+scale for each row of a matrix (`models/files/bits.py`): half the size, and only unmask reads them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from unmask.errors import InputError, ModelError, guarded
 from unmask.evaluate.judge.judge import Judge
+from unmask.evaluate.judge.stories import PUBLISHED, SOURCE, is_source, source_judge
 from unmask.models import on_device
 from unmask.models.files.bits import pack, unpack
 from unmask.models.files.checkpoint import DTYPES, new_checkpoint, write_json, write_weights
@@ -57,6 +58,11 @@ def load_judge(
     place = on_device(name, device)
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}", f"choose from {', '.join(DTYPES)}")
+    if is_source(name):
+        for option, value in (("start", start), ("revision", revision), ("trust_remote_code", trust_remote_code)):
+            if value:
+                raise InputError(f"{option} has no effect on {name!r}", "leave it out")
+        return source_judge(name, place, DTYPES[dtype or "float32"])
     path = _path(name, revision, trust_remote_code)
     transformers = _library(path)
     source: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
@@ -94,12 +100,13 @@ def _path(name: str, revision: str | None, trusted: bool) -> Path:
         return path
     if path.is_file():
         if path.suffix != ".gguf":
-            raise ModelError(f"{name!r} is a file, and no GGUF", "give a directory, a hub id or a .gguf file")
+            hint = f"give a directory, a hub id, a .gguf file or the {PUBLISHED} of llama2.c"
+            raise ModelError(f"{name!r} is a file, and no GGUF", hint)
         return path
     if name == DEFAULT:
         return _default()
     if not is_hub_id(name):
-        hint = f"give {DEFAULT}, a directory, a .gguf file or a hub id like openai-community/gpt2-large"
+        hint = f"give {DEFAULT}, {SOURCE}, a directory, a .gguf file or a hub id like openai-community/gpt2-large"
         raise ModelError(f"there is no judge {name!r}", hint)
     return download(name, revision, [*MODEL, "generation_config.json", *(["*.py"] if trusted else [])])
 
@@ -172,6 +179,8 @@ BITS = (16, 8)
 
 def export(judge: Judge, directory: str | Path, bits: int = 16, part: int = 60) -> list[Path]:
     """Write a judge in files of at most `part` MiB each; returns their paths."""
+    if is_source(judge.name):
+        raise InputError(f"{judge.name} is not exported", "carry its file")
     if bits not in BITS:
         raise InputError(f"bits is {bits}", "choose 16 or 8")
     if part < 1:

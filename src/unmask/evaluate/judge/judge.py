@@ -1,8 +1,9 @@
 """Texts × Judge -> Opinions: nats and tokens by two conventions, and how varied the tokens are.
 
 `sample`: every token of a text counts, the first one after the judge's start token; ln PPL is the mean loss of a text.
-A text longer than the context is read in windows of it that move on by `stride`: a token after the first window has at
-least context - stride tokens before it.
+Of a text that has ended, the token that ends a document counts too where that is asked for. A text longer than the
+context is read in windows of it that move on by `stride`: a token after the first window has at least context - stride
+tokens before it. A judge that is `cut` reads the first window of a text only.
 
 `mdlm`: the generative perplexity of MDLM, https://github.com/kuleshov-group/mdlm (diffusion.py,
 compute_generative_perplexity). The text is tokenised as the judge's tokenizer does it, cut to `length` tokens and read
@@ -49,6 +50,7 @@ class Judge:
     start: int  # the token that a text is read after
     end: int  # the token that ends a document
     context: int  # tokens that it reads at once, at most
+    cut: bool = False  # whether tokens beyond its context do not count
 
     @property
     def device(self) -> torch.device:
@@ -126,10 +128,13 @@ class Rules:
     length: int = LENGTH  # of `mdlm`: tokens of a text that are read
     stride: int | None = None  # of `sample`: by default half the context
     budget: int | None = None  # tokens read together
+    ends: bool = False  # of `sample`: whether the end of a text that has ended counts
 
     def check(self, judge: Judge) -> None:
         if self.convention not in CONVENTIONS:
             raise InputError(f"convention is {self.convention!r}", f"choose from {', '.join(CONVENTIONS)}")
+        if self.stride is not None and judge.cut:
+            raise InputError(f"stride has no effect on {judge.name}", "it reads one window of a text: leave it out")
         for name, most in (("length", None), ("stride", judge.context - 1), ("budget", None)):
             value = getattr(self, name)
             if value is not None and (value < 1 or (most is not None and value > most)):
@@ -142,7 +147,7 @@ class Rules:
 class Opinion:
     """The judgement of one text; None for a convention that was not asked for."""
 
-    tokens: int  # the judge's tokens of the text
+    tokens: int  # the judge's tokens of the text that were read
     nats: float | None  # their summed loss
     even: float | None  # the mean loss of every other token, from the first one; None without such tokens
     odd: float | None  # and of the ones between: how well the two agree says how noisy the mean is
@@ -161,8 +166,9 @@ def opinions(
     texts: Sequence[str],
     rules: Rules = Rules(),
     tokens: Sequence[Sequence[int] | None] | None = None,
+    ended: Sequence[bool] | None = None,
 ) -> Iterator[list[Opinion]]:
-    """The judgement of each text, in batches; `tokens` are those of the generating model."""
+    """The judgement of each text, in batches; `tokens` are those of the generating model, and some texts have ended."""
     rules.check(judge)
     written = [None] * len(texts) if tokens is None else tokens
     most = rules.budget or BUDGET.get(judge.device.type, BUDGET["cpu"])
@@ -172,7 +178,8 @@ def opinions(
         while begin + len(some) < len(texts) and (not some or max(map(len, some)) * (len(some) + 1) <= most):
             some.append(_ids(judge, texts[begin + len(some)], begin + len(some)))
         end = begin + len(some)
-        yield _judged(judge, some, texts[begin:end], rules, written[begin:end])
+        over = [rules.ends and one for one in ended[begin:end]] if ended is not None else [False] * len(some)
+        yield _judged(judge, some, texts[begin:end], rules, written[begin:end], over)
         begin = end
 
 
@@ -184,15 +191,22 @@ def _ids(judge: Judge, text: str, place: int) -> list[int]:
 
 
 def _judged(
-    judge: Judge, ids: list[list[int]], texts: Sequence[str], rules: Rules, written: Sequence[Sequence[int] | None]
+    judge: Judge,
+    ids: list[list[int]],
+    texts: Sequence[str],
+    rules: Rules,
+    written: Sequence[Sequence[int] | None],
+    ended: Sequence[bool],
 ) -> list[Opinion]:
     """The opinions on the texts of a batch."""
     count, nothing = len(ids), [None] * len(ids)
     whole: Sequence[NDArray[np.float64] | None] = nothing
     mdlm: Sequence[NDArray[np.float64] | None] = nothing
     if rules.convention != "mdlm":
+        rows = [[judge.start, *row, *[judge.end] * over] for row, over in zip(ids, ended, strict=True)]
+        rows = [row[: judge.context] for row in rows] if judge.cut else rows
         stride = rules.stride or max(1, judge.context // 2)
-        whole = _joined(judge, [strided([judge.start, *row], judge.context, stride) for row in ids], rules.budget)
+        whole = _joined(judge, [strided(row, judge.context, stride) for row in rows], rules.budget)
     if rules.convention != "sample":
         pieces = [chunks(judge.ids(text, special=True), judge.end, rules.length, judge.context) for text in texts]
         mdlm = _joined(judge, pieces, rules.budget)
@@ -213,12 +227,12 @@ def _opinion(
 ) -> Opinion:
     nats = even = odd = None
     if whole is not None:
-        assert len(whole) == len(ids)
         nats, even = float(whole.sum()), float(whole[::2].mean())
         odd = float(whole[1::2].mean()) if len(whole) > 1 else None
     counted, cost = (None, None) if mdlm is None else (len(mdlm), float(mdlm.sum()))
     kinds = tuple(distinct(written, n) for n in GRAMS)
-    return Opinion(len(ids), nats, even, odd, counted, cost, diversity(written), kinds)
+    size = len(ids) if whole is None else len(whole)
+    return Opinion(size, nats, even, odd, counted, cost, diversity(written), kinds)
 
 
 def strided(ids: Sequence[int], context: int, stride: int) -> list[Window]:

@@ -21,6 +21,7 @@ from unmask.evaluate.stats import Floats, bootstrap, ceiling, pearson, spearman
 from unmask.tasks import files
 
 Row = dict[str, Any]
+ENDED = "stop"  # the value of `finish` of a text that has ended
 ROWS = (".jsonl", ".json")  # such files, and standard input, hold JSON lines
 
 
@@ -37,6 +38,11 @@ class Sample:
     def key(self) -> tuple[str, str]:
         """Identifies a text at its place."""
         return self.place, hashlib.sha256(self.text.encode()).hexdigest()[:16]
+
+    @property
+    def ended(self) -> bool:
+        """Whether its row says that the text has ended, and was not cut off."""
+        return self.about.get("finish") == ENDED
 
 
 # --- in --------------------------------------------------------------------------------------------------------------
@@ -119,7 +125,8 @@ def judged(
         left = [sample for sample in samples if sample.key not in known]
         on_progress(len(samples) - len(left))
         done = 0
-        for some in opinions(judge, [sample.text for sample in left], rules, [sample.tokens for sample in left]):
+        written, ended = [sample.tokens for sample in left], [sample.ended for sample in left]
+        for some in opinions(judge, [sample.text for sample in left], rules, written, ended):
             pairs = zip(left[done : done + len(some)], some, strict=True)
             new = {sample.key: _row(sample, opinion, how) for sample, opinion in pairs}
             if file is not None:
@@ -133,7 +140,9 @@ def judged(
 def _how(judge: Judge, rules: Rules) -> Row:
     """What must be equal for figures to be compared."""
     how: Row = {"judge": judge.name, "judge_dtype": judge.dtype, "convention": rules.convention}
-    how |= {"judge_start": judge.start, "judge_stride": rules.stride or max(1, judge.context // 2)}
+    how |= {"judge_start": judge.start}
+    how |= {"judge_cut": judge.context} if judge.cut else {"judge_stride": rules.stride or max(1, judge.context // 2)}
+    how |= {"judge_ends": True} if rules.ends else {}
     return how if rules.convention == "sample" else how | {"mdlm_length": rules.length}
 
 
@@ -152,9 +161,10 @@ def _known(lines: Sequence[Row | None], path: str, how: Row) -> dict[tuple[str, 
     for row in filter(None, lines):
         if "sha256" not in row or "judge" not in row:
             raise InputError(f"{path!r} holds other things than judged rows", "give another file")
-        other = next((name for name, value in how.items() if row.get(name) != value), None)
+        wanted = {"judge_ends": None, **how}  # rows with ends are not rows without
+        other = next((name for name, value in wanted.items() if row.get(name) != value), None)
         if other is not None:
-            differs = f"{other} {row.get(other)!r}, not {how[other]!r}"
+            differs = f"{other} {row.get(other)!r}, not {wanted[other]!r}"
             raise InputError(f"{path!r} holds rows with {differs}", "give another file for the rows")
         found[str(row.get("place")), str(row["sha256"])] = row
     return found

