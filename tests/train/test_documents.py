@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -116,7 +117,7 @@ def test_nelbo_of_a_network_that_knows_nothing(directory: Path) -> None:
 
 def test_steps_of_the_mixture_are_spread_evenly() -> None:
     kinds = [Plan(steps=1, mixture=0.25).in_blocks(step) for step in range(40)]
-    assert sum(kinds) == 10 and not any(one and two for one, two in zip(kinds, kinds[1:], strict=False))
+    assert sum(kinds) == 10 and not any(one and two for one, two in pairwise(kinds))
     assert not any(Plan(steps=1).in_blocks(step) for step in range(10))
     assert all(Plan(steps=1, mixture=1.0).in_blocks(step) for step in range(10))
 
