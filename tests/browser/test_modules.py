@@ -79,7 +79,7 @@ def test_labels_of_an_axis_and_a_prompt_that_is_a_sign(site: str, show: Open) ->
       const model = { id: "text", unmask: { device: "cpu" } };
       return ["-", "-x", ""].map((prompt) => shell({ kind: "text", prompt }, model, { length: 2 }));
     }""")
-    command = "unmask generate --model text --length 2 --"
+    command = "unmask generate --model text --recipe none --length 2 --"
     assert said == [f"printf %s - | {command} -", f"{command} -x", f"{command} ''"]
 
 

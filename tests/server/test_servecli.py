@@ -101,7 +101,7 @@ def test_failures_are_one_line(words: str, expected: str, capsys: pytest.Capture
 def test_help_says_what_holds_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "--prompts" not in said and "takes the most probable one [1]" in said and "[1,048,576]" in said
+    assert "--prompts" not in said and "most probable one [the model's own, else 1]" in said and "[1,048,576]" in said
 
 
 def test_the_usual_limits_are_those_of_the_library() -> None:

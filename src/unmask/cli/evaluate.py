@@ -17,6 +17,7 @@ from unmask.cli import flags, models, show
 from unmask.cli.compare import share
 from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
+from unmask.decoding.defaults import canonical, over
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, unknown
@@ -55,7 +56,9 @@ def run_eval(args: Namespace) -> None:
     if task.puzzle is None and recipe.length is None:
         recipe = recipe.replace(length=task.length)
     questions, skipped = _questions(args, task)
-    about = _header(args, _model(args, task.bundled)) | {"recipe": recipe.to_dict()}
+    name = _model(args, task.bundled)
+    recipe = _default(args, name, task, recipe)
+    about = _header(args, name) | {"recipe": recipe.to_dict()}
     about |= {"chat": _chat(args, task), "shots": sha256(args.shots), "n": len(questions), "skipped": skipped}
     with rows.opened(args.rows, about) as kept:
         if kept.missing:
@@ -63,6 +66,16 @@ def run_eval(args: Namespace) -> None:
         graded = kept.graded(args.rows or "memory")
     found = summary(graded) | {"skipped": skipped}
     print(json.dumps(_about(kept) | found) if args.json else _measured(found))
+
+
+def _default(args: Namespace, name: str, task: Task, recipe: Recipe) -> Recipe:
+    """The model's default recipe, where neither --recipe nor a flag says how to decode; else exactly those."""
+    given = flags.given(args)
+    if args.recipe is not None or set(canonical(given)) - {"length", "seed"}:
+        return recipe
+    default = {**canonical(models.default_settings(args, name)), **task.recipe}
+    found = over(given, default, name, canvas=True)  # its length is the task's
+    return found if recipe.length is None else found.replace(length=recipe.length)
 
 
 def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows) -> None:
@@ -235,7 +248,8 @@ def add_eval(parser: ArgumentParser) -> None:
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
     parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
     flag(parser, "--insist", "run programs that models write even where the kernel cannot confine them")
-    flag(parser, "--recipe NAME", "settings from `unmask recipes`, or a .toml or .json file")
+    about = "settings from `unmask recipes`, or a .toml or .json file; without it and without flags the model's default"
+    flag(parser, "--recipe NAME", about)
     flag(parser, "--json", "print one JSON object")
     models.add_model(parser, "for sudoku, countdown, problems and text a bundled one")
     models.add_running(parser)

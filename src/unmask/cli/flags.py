@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from unmask.decoding import background
+from unmask.decoding.defaults import over
 from unmask.decoding.named_recipes import settings_of
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import (
@@ -63,26 +64,37 @@ def _add(parser: argparse._ActionsContainer, name: str, row: Setting, text: str)
 def to_recipe(args: argparse.Namespace, default: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe file, if there is one, else the `default` of this command, with the flags that were given over it."""
     try:
-        found = Recipe.from_dict(to_settings(args, default))
-        if found.background is not None:
-            background.load(found.background)  # a file that cannot be read is refused before a model is loaded
-        return found
+        return _readable(Recipe.from_dict(to_settings(args, default)))
     except SettingError as error:
         recipe = getattr(args, "recipe", None)
-        if recipe is None or error.setting not in _canonical(settings_of(recipe)) - _canonical(_given(args)):
+        if recipe is None or error.setting not in _canonical(settings_of(recipe)) - _canonical(given(args)):
             raise
         raise SettingError(f"the recipe {recipe!r}: {error.message}", error.hint, setting=error.setting) from None
+
+
+def for_model(args: argparse.Namespace, default: Mapping[str, Any], model: str, canvas: bool = False) -> Recipe:
+    """`to_recipe`, where without a recipe file the flags are given over the `default` recipe of this model."""
+    if args.recipe is not None:
+        return to_recipe(args)
+    return _readable(over(given(args), default, model, canvas=canvas))
+
+
+def _readable(recipe: Recipe) -> Recipe:
+    """The recipe; a background file that cannot be read is refused before a model is loaded."""
+    if recipe.background is not None:
+        background.load(recipe.background)
+    return recipe
 
 
 def to_settings(args: argparse.Namespace, default: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The same as names and values, also those that are a Recipe's own defaults."""
     base = (default or {}) if getattr(args, "recipe", None) is None else settings_of(args.recipe)
-    given = _given(args)
-    replaced = _canonical(given)
-    return {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced} | given
+    flags = given(args)
+    replaced = _canonical(flags)
+    return {name: value for name, value in base.items() if ALIASES.get(name, name) not in replaced} | flags
 
 
-def _given(args: argparse.Namespace) -> dict[str, Any]:
+def given(args: argparse.Namespace) -> dict[str, Any]:
     """The flags that were given, with their values."""
     found: dict[str, Any] = {}
     for flag in [*known(), *ALIASES]:

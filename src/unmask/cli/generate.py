@@ -13,7 +13,7 @@ from unmask.cli.parser import flag
 from unmask.decoding.background import count
 from unmask.decoding.decode import Result, decode_batch
 from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.prompt import MARKER, default_length
+from unmask.decoding.prompt import MARKER, fitting_length
 from unmask.decoding.settings import ALIASES, spelled
 from unmask.errors import InputError
 from unmask.models import load_tokenizer
@@ -22,6 +22,7 @@ from unmask.tasks import files
 DEFAULT = "text"
 NOTES = f"""\
 A canvas is masked where {MARKER} stands; [MASK*8] is eight masks.
+Without --recipe the model's default recipe holds, which `unmask models NAME` shows; flags override it.
 A recipe file holds settings as TOML or JSON, with names as in `unmask samplers`; flags override it.
 Brackets name the samplers or searches that take a setting, with its default; elsewhere it is an error.
 Names of other projects work too:
@@ -30,7 +31,7 @@ Names of other projects work too:
 
 def run_generate(args: Namespace) -> None:
     """Decode one prompt or canvas, or a file of prompts."""
-    recipe = flags.to_recipe(args)
+    recipe = None if args.recipe is None else flags.to_recipe(args)
     if sum(given is not None for given in (args.prompt, args.prompts, args.canvas)) > 1:
         raise InputError("a prompt, --prompts and --canvas exclude each other", "give one of them")
     if args.system is not None and not args.chat:
@@ -40,11 +41,15 @@ def run_generate(args: Namespace) -> None:
     canvases = None if args.canvas is None else [_text(args.canvas)]
     prompts = _prompts(args) if canvases is None else None
     texts = prompts if prompts is None or not args.chat else [_messages(prompt, args.system) for prompt in prompts]
-    model = models.as_run(args, models.load_model(args, _model_name(args)))
-    if texts and recipe.length is None:
-        recipe = recipe.replace(length=default_length(model, texts))
+    name = _model_name(args)
+    length = flags.for_model(args, models.default_settings(args, name), name, canvases is not None).length
+    model = models.as_run(args, models.load_model(args, name))
+    given = {} if args.recipe is not None else flags.given(args)
+    given |= {"length": fitting_length(model, texts)} if texts and length is None else {}
     with show.following() as on_event:
-        results = decode_batch(model, texts, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)
+        results = decode_batch(
+            model, texts, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event, **given
+        )
     if args.json:
         for place, result in enumerate(results):
             given = {"canvas": canvases[place]} if canvases else {"prompt": (prompts or [])[place]}
@@ -104,7 +109,7 @@ def add_generate(parser: ArgumentParser) -> None:
     flag(parser, "--prompts FILE", "a prompt on each line, decoded together; - reads standard input")
     flag(parser, "--chat", "the prompt is a question: apply the chat template")
     flag(parser, "--system TEXT", "with --chat: the system message")
-    flag(parser, "--recipe NAME", "settings from `unmask recipes`, or a .toml or .json file")
+    flag(parser, "--recipe NAME", "settings from `unmask recipes`, a .toml or .json file, or none: no defaults")
     flag(parser, "--json", "print one JSON object for each prompt")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     models.add_model(parser, DEFAULT)

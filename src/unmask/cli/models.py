@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from unmask.cli import show
 from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.settings import describe
-from unmask.models import FAMILIES, MODELS, Denoiser, load, memory
+from unmask.models import FAMILIES, MODELS, Denoiser, default_recipe, load, memory
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.files.convert import convert
 from unmask.models.laws import check
@@ -69,6 +70,11 @@ def load_model(args: Namespace, name: str) -> Denoiser:
         )
 
 
+def default_settings(args: Namespace, name: str) -> Mapping[str, Any]:
+    """The default settings of the model that the flags name, before it is loaded; foreign code brings none."""
+    return {} if args.trust_remote_code else default_recipe(name, args.revision)
+
+
 def as_run(args: Namespace, model: Denoiser) -> Denoiser:
     """The model, run in the way that the flags ask for."""
     bounded = model if args.max_rows is None else Chunked(model, args.max_rows)
@@ -106,6 +112,8 @@ def run_models(args: Namespace) -> None:
 
 def facts(model: Denoiser) -> dict[str, Any]:
     """What a loaded model says about itself."""
+    from unmask.decoding.defaults import default_of  # a list of models needs no samplers
+
     more: dict[str, Any] = {}
     if isinstance(model, Transformer):
         weights = list(model.network.parameters())
@@ -127,6 +135,7 @@ def facts(model: Denoiser) -> dict[str, Any]:
         "absent": list(model.head.absent),
         "limit": model.limit,
         "device": str(model.device),
+        "default recipe": default_of(model).to_dict(),
     }
 
 

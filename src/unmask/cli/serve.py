@@ -26,21 +26,21 @@ LIMITS: dict[str, tuple[str, Any, str]] = {
 # help of settings that read otherwise here: each is what holds where a request says nothing
 HELP = {
     "seed": "of every request that names none; by default a random one for each, which its answer tells",
-    "temperature": "of the tokens; 0 takes the most probable one [1]",
+    "temperature": "of the tokens; 0 takes the most probable one [the model's own, else 1]",
 }
 
 
 def run_serve(args: Namespace) -> None:
     """Serve models over HTTP."""
     try:
-        from unmask.server.request import ServeConfig  # fastapi and uvicorn are optional
+        from unmask.server.request import ServeConfig, standing  # fastapi and uvicorn are optional
         from unmask.server.run import Server, serve
     except ModuleNotFoundError as error:
         if str(error.name).startswith("unmask"):
             raise
         raise InputError(f"serving needs {error.name}", "pip install 'unmask[serve]'") from None
-    defaults = flags.to_settings(args, {"temperature": 1.0})
-    flags.to_recipe(args, {"temperature": 1.0})  # refuses what goes with nothing
+    defaults = flags.to_settings(args)
+    flags.to_recipe(args)  # refuses what goes with nothing
     names = list(dict.fromkeys(args.model or BUNDLED))
     token = _token(args.token)
     if args.seconds is not None and not 0 < args.seconds <= threading.TIMEOUT_MAX:
@@ -48,8 +48,14 @@ def run_serve(args: Namespace) -> None:
     given = {field: getattr(args, f"limit_{field}") for field, _, _ in LIMITS.values()}
     limits = Limits(**given)
     config = ServeConfig(
-        {name: as_run(args, load_model(args, name)) for name in names}, defaults, limits, args.plain_chat
+        {name: as_run(args, load_model(args, name)) for name in names},
+        defaults,
+        limits,
+        args.plain_chat,
+        complete=args.recipe is not None,
     )
+    for name in names:
+        standing(config, name)  # refuses a default recipe that is wrong
     _check_length(defaults, config.models.values())
     threads: list[threading.Thread] = []
 
@@ -92,7 +98,7 @@ def add_serve(parser: ArgumentParser) -> None:
     flag(parser, "--token TEXT", f"that clients must send as api_key; better in ${TOKEN}")
     flag(parser, "--plain-chat", "models without a chat template: messages as text")
     flag(parser, "--seconds X", "stop by itself after so long")
-    flag(parser, "--recipe NAME", "default settings: from `unmask recipes`, or a .toml or .json file")
+    flag(parser, "--recipe NAME", "default settings instead of the models' own: of `unmask recipes`, or a file")
     flag(parser, "--max-rows N", "rows through the network at a time: bounds memory")
     flag(parser, "--compile", "compile the networks first")
     group = parser.add_argument_group("limits")

@@ -156,7 +156,7 @@ def detail(about: dict[str, Any]) -> None:
             made.add_row(setting["name"], default, setting["help"])
         console().print(made)
     for name, value in about.get("facts", {}).items():
-        print(f"{name}: {value}")
+        print(f"{name}: {' '.join(f'{key}={one}' for key, one in value.items()) if isinstance(value, dict) else value}")
 
 
 def recipes(found: Sequence[NamedRecipe]) -> Grid:

@@ -14,11 +14,12 @@ from unmask.cli import flags, show
 from unmask.cli.parser import flag
 from unmask.core.denoiser import Denoiser
 from unmask.decoding.decode import decode_batch
+from unmask.decoding.defaults import canonical
 from unmask.decoding.prompt import encode
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, UnmaskError, many
 from unmask.evaluate.run import suits
-from unmask.models import load
+from unmask.models import default_recipe, load
 from unmask.tasks import TASKS, Example, files, problems, puzzle_of
 from unmask.tasks.countdown import problem_text
 from unmask.tasks.grading.steps import equations
@@ -31,17 +32,20 @@ LEAST = 16  # positions for the answer to a word problem
 
 def run_solve(args: Namespace) -> int:
     """Solve a puzzle with the bundled model; the exit status is 1 where its answer is wrong."""
-    recipe = flags.to_recipe(args)
     name, given = _puzzle(args.puzzle)
+    task = TASKS[name]
+    model_name = str(args.model or task.bundled)
+    default = {**canonical(default_recipe(model_name)), **task.recipe}
+    recipe = flags.for_model(args, default, model_name, canvas=True)  # what is asked says how long the answer is
     if name == "problems":
         return _work_out(args, recipe, problems.asked(given))
-    kind = puzzle_of(TASKS[name])
+    kind = puzzle_of(task)
     puzzle = kind.parse(given)
     strange = kind.check(puzzle)
     if strange == sudoku.UNKNOWN:
         warnings.warn(f"the puzzle {strange}", stacklevel=2)
-    model = load(args.model or name, args.device)
-    suits(TASKS[name], model)
+    model = load(model_name, args.device)
+    suits(task, model)
     with show.following() as on_event:
         canvases = [kind.canvas(puzzle)]
         found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)[0]
@@ -186,7 +190,7 @@ def add_solve(parser: ArgumentParser) -> None:
     parser.set_defaults(too_many=too_many)
     flag(parser, "--model NAME", "a directory with a model of your own instead")
     flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
-    flag(parser, "--recipe NAME", "settings from a .toml or .json file")
+    flag(parser, "--recipe NAME", "settings from a .toml or .json file, or none: not the model's default")
     flag(parser, "--json", "print one JSON object")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     flags.add(parser)

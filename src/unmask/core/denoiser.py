@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -108,12 +108,13 @@ class Denoiser(Protocol):
 
 @dataclass(frozen=True)
 class Traits:
-    """What the drivers of a walk ask about a denoiser; read by `traits`, so that an adapter needs none of it."""
+    """What drivers and decoding ask about a denoiser besides; read by `traits`, so that an adapter needs none of it."""
 
     recordable: bool = False  # `look` of all rows can be captured as a CUDA graph: no host read, fixed shapes
     keeps_rows: bool = False  # the answer depends on the row's own cache, so equal rows are not interchangeable
     is_compiled: bool = False  # the network is compiled, so compiling the rest of a step pays, too
     recordings: list[Any] | None = None  # where recorded steps are kept for the next walk
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # default settings, where the user gives none
 
 
 def traits(denoiser: Denoiser) -> Traits:

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,17 @@ from unmask.core.step import Rules
 from unmask.core.walk import walk
 from unmask.decoding import background
 from unmask.decoding import trace as traces
-from unmask.decoding.prompt import Canvas, Text, check_rows, from_canvas, from_prompt, start
+from unmask.decoding.defaults import canonical, resolve
+from unmask.decoding.prompt import (
+    Canvas,
+    Text,
+    check_rows,
+    encode,
+    fitting_length,
+    from_canvas,
+    from_prompt,
+    start,
+)
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
@@ -39,16 +50,19 @@ def decode(
     prompt: Text | None = None,
     *,
     canvas: Text | None = None,
-    recipe: Recipe = Recipe(),
+    recipe: Recipe | None = None,
     answer: Answer | None = None,
     trace: str | Path | None = None,
     on_event: OnEvent | None = None,
     watch: OnEvent | None = None,
+    **settings: Any,
 ) -> Result:
-    """Generate `recipe.length` positions after a prompt, or fill the holes of a canvas.
+    """Generate `length` positions after a prompt, or fill the holes of a canvas.
 
-    `answer` extracts the answer of a text, for the vote. `trace` is a file for the events; `on_event` is called with
-    each of them. `watch` is the former name of `on_event`.
+    Without a recipe the model's default holds, with the `settings` over it; the default's length is an upper limit. A
+    recipe is complete: nothing of the model's default is added to it. `answer` extracts the answer of a text, for the
+    vote. `trace` is a file for the events; `on_event` is called with each of them. `watch` is the former name of
+    `on_event`.
     """
     on_event = _renamed(on_event, watch)
     prompts = None if prompt is None else [prompt]
@@ -56,7 +70,7 @@ def decode(
     if prompts is None and canvases is None:
         prompts = [""]
     return decode_batch(
-        model, prompts, canvases=canvases, recipe=recipe, answer=answer, trace=trace, on_event=on_event
+        model, prompts, canvases=canvases, recipe=recipe, answer=answer, trace=trace, on_event=on_event, **settings
     )[0]
 
 
@@ -66,13 +80,14 @@ def decode_batch(
     prompts: Sequence[Text] | None = None,
     *,
     canvases: Sequence[Text] | None = None,
-    recipe: Recipe = Recipe(),
+    recipe: Recipe | None = None,
     seeds: Sequence[int] | None = None,
     answer: Answer | Sequence[Answer] | None = None,
     trace: str | Path | None = None,
     on_event: OnEvent | None = None,
     logprobs: int | None = None,
     watch: OnEvent | None = None,
+    **settings: Any,
 ) -> list[Result]:
     """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place).
 
@@ -81,10 +96,12 @@ def decode_batch(
     """
     began = time.perf_counter()
     on_event = _renamed(on_event, watch)
+    recipe, at_most = _chosen(model, recipe, settings, prompts is None)
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
     if logprobs is not None and trace is None and on_event is None:
         raise InputError("logprobs has no effect without events", "give trace or on_event, or leave it out")
-    rows = layout(model, prompts, canvases, recipe)
+    rows = layout(model, prompts, canvases, recipe, at_most)
+    used = [_fitted(recipe, row) for row in rows] if at_most else [recipe] * len(rows)
     asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
     if len(asked) != len(rows):
         raise InputError(f"{many(len(asked), 'function')} for {many(len(rows), 'prompt')}", "give one answer each")
@@ -93,7 +110,8 @@ def decode_batch(
     moments: list[tuple[Tensor, Resampled | None]] = []
     with traces.recording(model, trace, on_event) as record:
         if record:
-            record(traces.start_event(denoiser, rows, recipe, keys, search.particles))
+            longest = max(used, key=lambda one: one.length or 0)
+            record(traces.start_event(denoiser, rows, longest, keys, search.particles))
         for moment in walk(denoiser, state, sampler, search, rules, keeps_hidden=logprobs is not None):
             if record:
                 record(traces.step_event(moment, denoiser.head, logprobs))
@@ -108,7 +126,7 @@ def decode_batch(
             Result(
                 particles[place * k : place * k + k],
                 winner,
-                recipe,
+                used[place],
                 keys[place],
                 int(tally.calls[place]),
                 int(tally.evaluations.view(-1, k)[place].sum()),
@@ -154,6 +172,22 @@ def _parts(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Sampler, Search, 
     return denoiser, sampler, search, recipe.build_rules(denoiser.vocab, denoiser.head.width)
 
 
+def _chosen(model: Denoiser, recipe: Recipe | None, settings: dict[str, Any], canvas: bool) -> tuple[Recipe, bool]:
+    """The recipe that is used, and whether its length is an upper limit, as that of a model's default is."""
+    if recipe is None:
+        found = resolve(model, settings, canvas=canvas)
+        return found, found.length is not None and canonical(settings).get("length") is None
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"recipe is a {type(recipe).__name__}", "give a Recipe, or Recipe.from_dict of a dict")
+    return (recipe.replace(**settings) if settings else recipe), False
+
+
+def _fitted(recipe: Recipe, row: Canvas) -> Recipe:
+    """The recipe with the length that this row has."""
+    length = len(row.tokens) - row.given
+    return recipe if recipe.length == length else recipe.replace(length=length)
+
+
 def _attending(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Recipe]:
     """The model with the attention of the recipe; the recipe with the blocks and entropies that go with it."""
     if recipe.attention == "full":
@@ -179,8 +213,6 @@ def _renamed(on_event: OnEvent | None, watch: OnEvent | None) -> OnEvent | None:
 
 def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> None:
     """Refuse arguments of the wrong kind, and an answer that nobody would ask for."""
-    if not isinstance(recipe, Recipe):
-        raise InputError(f"recipe is a {type(recipe).__name__}", "give a Recipe, or Recipe.from_dict of a dict")
     for given in lists:
         if isinstance(given, str) or not (given is None or isinstance(given, Sequence)):
             raise InputError(f"{given!r} is not a list", "decode_batch takes lists; decode takes one prompt or canvas")
@@ -189,24 +221,36 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
 
 
 def layout(
-    model: Denoiser, prompts: Sequence[Text] | None, canvases: Sequence[Text] | None, recipe: Recipe
+    model: Denoiser,
+    prompts: Sequence[Text] | None,
+    canvases: Sequence[Text] | None,
+    recipe: Recipe,
+    at_most: bool = False,
 ) -> list[Canvas]:
-    """The rows to decode."""
+    """The rows to decode; with `at_most` a row is as long as the model allows, but not longer than the recipe says."""
     if (prompts is None) == (canvases is None):
         raise InputError("give prompts or canvases", "one of the two")
     given = list(prompts if prompts is not None else canvases or [])
     if canvases is not None and recipe.length is not None:
         raise InputError("length has no effect on a canvas", "its holes say how much is generated")
-    rows = [_row(place, len(given), model, text, recipe, prompts is not None) for place, text in enumerate(given)]
+    rows = [
+        _row(place, len(given), model, text, recipe.length, prompts is not None, at_most)
+        for place, text in enumerate(given)
+    ]
     if recipe.guidance > 0 and all(set(row.tokens) == {model.vocab.mask} for row in rows):
         raise InputError("guidance has no effect where nothing is given", "give a prompt, or leave guidance out")
     return rows
 
 
-def _row(place: int, rows: int, model: Denoiser, text: Text, recipe: Recipe, prompted: bool) -> Canvas:
+def _row(
+    place: int, rows: int, model: Denoiser, text: Text, length: int | None, prompted: bool, at_most: bool
+) -> Canvas:
     """One row; an error says which of many it is about."""
     try:
-        return from_prompt(model, text, recipe.length) if prompted else from_canvas(model, text)
+        if prompted and at_most and length is not None:
+            text = encode(model, text)
+            length = fitting_length(model, [text], length)
+        return from_prompt(model, text, length) if prompted else from_canvas(model, text)
     except InputError as error:
         if rows == 1:
             raise

@@ -20,6 +20,7 @@ else:
     import tomli as tomllib
 
 Table = Mapping[str, Any]
+NONE = "none"  # names the empty recipe: with it nothing of a model's default is used
 NEEDS = {"pc": ("background",)}  # sampler -> settings that depend on a file of the user's
 LETTERS = {"particles": "K", "every": "Δ", "candidates": "c", "beams": "s"}  # the paper's, by which it tells rows apart
 
@@ -50,7 +51,9 @@ class NamedRecipe:
 
 
 def settings_of(name: object) -> dict[str, Any]:
-    """The settings of a named recipe, or of a file."""
+    """The settings of a named recipe, or of a file; `none` is a recipe without settings."""
+    if name == NONE:
+        return {}
     if isinstance(name, str) and name in RECIPES:
         return RECIPES[name].settings
     if not isinstance(name, str) or not (Path(name).suffix or Path(name).exists()):

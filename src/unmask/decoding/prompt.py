@@ -46,10 +46,10 @@ def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:
     return Canvas([*ids, *[denoiser.vocab.mask] * length], len(ids))
 
 
-def default_length(denoiser: Denoiser, prompts: Sequence[Text]) -> int:
-    """Positions to generate where no length is given: at most as many as fit after the longest prompt."""
+def fitting_length(denoiser: Denoiser, prompts: Sequence[Text], most: int = DEFAULT_LENGTH) -> int:
+    """Positions to generate where the user gives no length: at most as many as fit after the longest prompt."""
     longest = max((len(encode(denoiser, prompt)) for prompt in prompts), default=0)
-    return DEFAULT_LENGTH if denoiser.limit is None else max(1, min(DEFAULT_LENGTH, denoiser.limit - longest))
+    return most if denoiser.limit is None else max(1, min(most, denoiser.limit - longest))
 
 
 def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:

@@ -189,7 +189,8 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
     ),
     "what is decoded": (
         Setting("length", int, "positions to generate after the prompt", COUNT,
-                f"as many as the model allows, at most {DEFAULT_LENGTH}", aliases=("max_new_tokens", "gen_length")),
+                f"the model's default, or as many as it allows, at most {DEFAULT_LENGTH}",
+                aliases=("max_new_tokens", "gen_length")),
         Setting("seed", int, "equal seeds give equal tokens; of several prompts or questions, each takes the next one",
                 Range(-(2**63), 2**63 - 1), default=0),
     ),

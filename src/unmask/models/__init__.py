@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
 from unmask.errors import InputError, ModelError, first_line, unknown
 from unmask.models.files.checkpoint import DTYPES, PICKLES, Progress, read_json
-from unmask.models.files.directory import FAMILIES, family_of, from_directory
-from unmask.models.files.hub import MODEL, TOKENIZER, download, is_hub_id, local
+from unmask.models.files.directory import FAMILIES, default_settings, family_of, from_directory
+from unmask.models.files.hub import MODEL, SETTINGS, TOKENIZER, download, is_hub_id, local
 from unmask.models.made.table import Table, words
 from unmask.models.tokenizers import Numbers, read_tokenizer
 from unmask.models.transformer import random_transformer
@@ -26,6 +27,7 @@ __all__ = [
     "Head",
     "Table",
     "Tokenizer",
+    "default_recipe",
     "fingerprint",
     "load",
     "load_tokenizer",
@@ -103,6 +105,16 @@ def load(
     if words_from is None and not Path(name).expanduser().is_dir():
         words_from = _borrowed(directory)
     return from_directory(directory, place, kind, name=name, mask_id=mask_id, tokenizer=words_from, progress=progress)
+
+
+def default_recipe(name: str | os.PathLike[str], revision: str | None = None) -> Mapping[str, Any]:
+    """The default settings of a model, without its weights: `recipe` of the loaded one."""
+    name = _name(name)
+    if name in MODELS and name not in BUNDLED:
+        return {}
+    directory = WEIGHTS / name if name in BUNDLED else _directory(name, revision, SETTINGS)
+    config = read_json(directory, "config.json")
+    return {} if config is None else default_settings(directory, family_of(config))
 
 
 def fingerprint(

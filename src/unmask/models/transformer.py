@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import string
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,7 @@ class Transformer:
     shift: bool = False  # output i belongs to token i + 1
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level, for networks that want it
     cost: int = 1
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # its default settings
     blocks: int | None = None  # open positions to a block, where it was also trained with block-causal attention
     block_causal: bool = False  # a position sees what is given, its own block of open positions, and those before it
     compiled: Callable[..., tuple[Tensor, list[Pair]]] | None = None  # the network, compiled for whole batches

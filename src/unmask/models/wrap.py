@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,6 +59,10 @@ class Wrapped:
     @property
     def is_compiled(self) -> bool:
         return traits(self.inner).is_compiled
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        return traits(self.inner).recipe
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         return self.inner.look(state, rows)

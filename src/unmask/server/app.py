@@ -29,7 +29,7 @@ from unmask.server.middleware import Middleware
 from unmask.server.pages import PAGES, ROUTES
 from unmask.server.puzzle import kind_of
 from unmask.server.refusals import invalid
-from unmask.server.request import Body, ParsedRequest, ServeConfig, parse
+from unmask.server.request import Body, ParsedRequest, ServeConfig, parse, standing
 
 Found = TypeVar("Found")
 PATIENCE = 0.3  # seconds for the last step when the server stops
@@ -143,9 +143,15 @@ async def model(request: Request, name: str) -> JSONResponse:
 
 def _model(state: AppState, name: str, model: Denoiser) -> dict[str, Any]:
     chat = isinstance(model.tokenizer, Chats) and model.tokenizer.template is not None
-    facts = {"limit": model.limit, "vocabulary": model.head.width, "mask": model.vocab.mask, "chat": chat}
+    facts: dict[str, Any] = {
+        "limit": model.limit,
+        "vocabulary": model.head.width,
+        "mask": model.vocab.mask,
+        "chat": chat,
+    }
     about = {"id": name, "object": "model", "created": state.started, "owned_by": "unmask"}
-    return {**about, "unmask": {**facts, "puzzle": kind_of(model), "device": str(model.device)}}
+    facts |= {"puzzle": kind_of(model), "device": str(model.device), "recipe": standing(state.config, name)}
+    return {**about, "unmask": facts}
 
 
 @INNER.get("/v1/recipes", responses={200: {"model": replies.CatalogReply}}, summary="Samplers, searches and settings")

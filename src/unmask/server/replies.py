@@ -164,6 +164,7 @@ class ModelFacts(BaseModel):
     chat: bool = Field(description="whether it has a chat template")
     puzzle: Literal["sudoku", "countdown"] | None = Field(description="the kind of puzzle that it solves")
     device: str
+    recipe: dict[str, Any] = Field(description="the settings that hold where a request gives none")
 
 
 class ModelReply(BaseModel):
@@ -212,7 +213,8 @@ class CatalogReply(BaseModel):
     searches: list[EntryReply]
     general: list[SettingReply] = Field(description="settings of every sampler and search")
     usual: dict[str, Any] = Field(
-        description="the server's defaults, used as far as the request's sampler and search take them"
+        description="the server's own defaults, used as far as the request's sampler and search take them; over those "
+        "of the model, see /v1/models"
     )
 
 

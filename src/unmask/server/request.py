@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from unmask.core.denoiser import Chats
+from unmask.core.denoiser import Chats, traits
 from unmask.decoding.decode import check, layout
-from unmask.decoding.prompt import HOLE, Canvas, Text, default_length, encode, from_canvas
+from unmask.decoding.defaults import canonical, over
+from unmask.decoding.prompt import HOLE, Canvas, Text, encode, fitting_length, from_canvas
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, general, takes
+from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, SAMPLER_ALIASES, general, takes
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.models import BUNDLED, Denoiser
 from unmask.samplers import SAMPLERS
@@ -28,9 +29,10 @@ class ServeConfig:
     """The models of a server, its default settings and its limits."""
 
     models: Mapping[str, Denoiser]
-    defaults: Mapping[str, Any]  # settings of a recipe that a request may leave out
+    defaults: Mapping[str, Any]  # settings that hold where a request gives none, over those of the models
     limits: Limits
     plain_chat: bool = False  # send messages as plain text to models without a chat template
+    complete: bool = False  # the defaults are a whole recipe: nothing of the models' own is added
 
     def model(self, name: str) -> Denoiser:
         if name not in self.models:
@@ -87,12 +89,12 @@ def parse(body: Body, config: ServeConfig) -> ParsedRequest:
 def _parsed(body: Body, config: ServeConfig) -> ParsedRequest:
     model = config.model(body.model)
     n, stop = _choices_and_stops(body)
-    settings = _settings(body, config.defaults)
+    settings = _settings(body, model, config)
     seed = settings.get("seed")
     puzzles = _puzzles(body, model)
     texts, is_canvas = _texts(body, model, config.plain_chat, puzzles)
     prompts = [] if is_canvas else [encode(model, text) for text in texts]
-    recipe = _recipe(settings, model, prompts, is_canvas).replace(seed=0)
+    recipe = _recipe(settings, _below(model, config), model, prompts, is_canvas).replace(seed=0)
     suffix = getattr(body, "suffix", None)
     after = encode(model, suffix) if suffix else []
     _check_size(config.limits, n, texts, prompts, after, recipe)
@@ -259,8 +261,21 @@ def _content(message: schemas.Message) -> str:
 # --- the recipe ------------------------------------------------------------------------------------------------------
 
 
-def _settings(body: Body, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def standing(config: ServeConfig, name: str) -> dict[str, Any]:
+    """The settings that hold for a model where a request gives none."""
+    model = config.model(name)
+    given, default = _over_defaults({}, model, config), _below(model, config)
+    return over(given, default, name, canvas=kind_of(model) is not None).to_dict()
+
+
+def _below(model: Denoiser, config: ServeConfig) -> Mapping[str, Any]:
+    """The model's default settings; those of OpenAI's API for a model that brings none."""
+    return {} if config.complete else traits(model).recipe or NEUTRAL
+
+
+def _settings(body: Body, model: Denoiser, config: ServeConfig) -> dict[str, Any]:
     """The settings of the request, over the server's defaults that its sampler and search take."""
+    defaults = config.defaults
     given: dict[str, Any] = {}
     named: dict[str, str] = {}  # their names in the request
     for name in [*schemas.SETTINGS, *schemas.LENGTHS]:
@@ -275,7 +290,14 @@ def _settings(body: Body, defaults: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("background") not in (None, *BUNDLED, defaults.get("background")):
         hint = f"a request may name {', '.join(BUNDLED)}; a file only the server"
         raise Refusal(400, f"background is {given['background']!r}", hint, param="background")
-    sampler, search = (given.get(name, defaults.get(name, default)) for name, default in ENTRIES)
+    return _over_defaults(given, model, config)
+
+
+def _over_defaults(given: Mapping[str, Any], model: Denoiser, config: ServeConfig) -> dict[str, Any]:
+    """These settings, over the server's defaults that their sampler and search take."""
+    defaults = canonical(config.defaults)
+    layers = (given, defaults, canonical(_below(model, config)), ENTRIES)
+    sampler, search = (next(layer[name] for layer in layers if name in layer) for name in ENTRIES)
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS, setting="sampler")
     if search not in SEARCHES:
@@ -285,20 +307,27 @@ def _settings(body: Body, defaults: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, **given}
 
 
-ENTRIES = (("sampler", Recipe().sampler), ("search", Recipe().search))
+ENTRIES = {"sampler": Recipe().sampler, "search": Recipe().search}
+NEUTRAL = {"temperature": 1.0}  # of OpenAI's API
 
 
-def _recipe(given: dict[str, Any], model: Denoiser, prompts: Sequence[Sequence[int]], canvas: bool) -> Recipe:
-    """The recipe; without a length, the default one or what the model allows.
+def _recipe(
+    given: dict[str, Any],
+    default: Mapping[str, Any],
+    model: Denoiser,
+    prompts: Sequence[Sequence[int]],
+    canvas: bool,
+) -> Recipe:
+    """The recipe; without a length, the default one, or what the model allows.
 
     Clients send top_p = 1, and top_p with temperature 0: neither changes anything, so both are dropped.
     """
     if canvas:
         given.pop("length", None)
     elif given.get("length") is None:
-        given["length"] = default_length(model, prompts)
-    top_p = given.pop("top_p", None)
-    recipe = Recipe.from_dict(given)
+        given["length"] = fitting_length(model, prompts, canonical(default).get("length", DEFAULT_LENGTH))
+    top_p = given.get("top_p")
+    recipe = over({**given, "top_p": None} if "top_p" in given else given, default, model.name, canvas=canvas)
     if top_p is None or Recipe(temperature=1.0, top_p=top_p).top_p == 1:
         return recipe
     filters = recipe.temperature > 0 or recipe.build_sampler().filters

@@ -138,5 +138,6 @@ PROBLEMS = Task(
     answer=lambda example: str(example.fields.get("solution", f" The answer is {example.gold}.")),
     length=SOLUTION,
     bundled="text",
+    recipe={"temperature": 0.0},  # a sum has one answer
     group=group,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -91,6 +91,7 @@ class Task:
     seconds: float = 10.0  # that a program may take
     ready: Callable[[], object] = lambda: None  # raises where something is missing that the graders need
     bundled: str | None = None  # the bundled model that is asked by default
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # settings over the model's default recipe
     group: Callable[[Example], str | None] = lambda example: None  # questions whose figures are also given apart
     puzzle: Puzzle | None = None  # for a model of its own tokens, which is given a canvas and not a prompt
 

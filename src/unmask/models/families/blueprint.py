@@ -77,6 +77,8 @@ class Family:
     ends: tuple[str, ...] | None = ()  # texts of tokens that end a turn, besides the EOS; None: nothing ends a text
     borrows: str | None = None  # hub id whose tokenizer it uses, where the checkpoint has none
     buffers: Callable[[Shape], dict[str, Tensor]] = lambda shape: {}  # published beside the weights
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # default settings: those of the published programs
+    generation: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None  # generation_config.json -> the same
 
 
 # --- reading a config ------------------------------------------------------------------------------------------------

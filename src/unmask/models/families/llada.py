@@ -55,6 +55,10 @@ def read(config: Config) -> Blueprint:
     )
 
 
+# Both programs of github.com/ML-GSAI/LLaDA, generate.py and chat.py, decode so. Their `steps` are one for each
+# position, which is our default too, whatever the length.
+RECIPE = {"sampler": "semi-ar", "block_length": 32, "length": 128, "temperature": 0.0}
+
 LLADA = Family(
     name="llada",
     about="LLaDA-8B-Base, LLaDA-8B-Instruct, LLaDA-1.5",
@@ -63,6 +67,7 @@ LLADA = Family(
     published=Published.of("llada"),
     mask_tokens=("<|mdm_mask|>",),
     ends=("<|eot_id|>",),
+    recipe=RECIPE,
 )
 
 
@@ -82,4 +87,5 @@ ILLADA = Family(
     read=read_illada,
     published=Published.of("illada"),
     mask_tokens=("<[MASK]>",),
+    recipe=RECIPE,
 )

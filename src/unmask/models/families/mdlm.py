@@ -75,6 +75,9 @@ def buffers(shape: Shape) -> dict[str, Tensor]:
     return {"backbone.rotary_emb.inv_freq": shape.base ** -(torch.arange(pairs) / pairs)}
 
 
+# Its sampler with the defaults of github.com/kuleshov-group/mdlm: 128 steps over a canvas of 1024.
+RECIPE = {"sampler": "ancestral", "steps": 128, "length": 1024, "temperature": 1.0}
+
 MDLM = Family(
     name="mdlm",
     about="mdlm-owt, mdlm-no_flashattn-fp32-owt",
@@ -84,4 +87,5 @@ MDLM = Family(
     ends=None,  # <|endoftext|> stands between documents, and often first: it ends nothing
     borrows="openai-community/gpt2",
     buffers=buffers,
+    recipe=RECIPE,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from unmask.models.network import Network
 from unmask.models.tokenizers import Characters, FileTokenizer, Numbers, read_tokenizer
 from unmask.models.transformer import Transformer
 
+RECIPE, GENERATION = "recipe.json", "generation_config.json"
 FAMILIES: dict[str, Family] = {family.name: family for family in (MDLM, LLADA, ILLADA, DREAM, OPEN_DCODER, NATIVE)}
 
 
@@ -60,7 +62,8 @@ def from_directory(
     network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress)
     pad = plan.pad if plan.pad is not None else eos[0] if eos else 0
     words: Tokenizer = pieces or _alphabet(config) or Numbers()
-    return assembled(name or directory.resolve().name, family, plan, network, Vocab(mask, eos, pad), words)
+    made = assembled(name or directory.resolve().name, family, plan, network, Vocab(mask, eos, pad), words)
+    return replace(made, recipe=default_settings(directory, family))
 
 
 def assembled(
@@ -79,6 +82,21 @@ def assembled(
         noise=plan.noise,
         blocks=plan.blocks,
     )
+
+
+def default_settings(directory: Path, family: Family) -> dict[str, Any]:
+    """Default settings: of recipe.json, else of the family's programs and the generation_config.json that they read.
+
+    They are checked where they are used, as any Recipe. A file that transformers wrote by itself holds no choice.
+    """
+    own = read_json(directory, RECIPE)
+    if own is not None:
+        return own
+    values = None if family.generation is None else read_json(directory, GENERATION)
+    found = dict(family.recipe)
+    if family.generation is not None and values is not None and not values.get("_from_model_config"):
+        found |= family.generation(values)
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _alphabet(config: dict[str, Any]) -> Characters | None:

@@ -12,7 +12,8 @@ TOKENIZER = (
     "tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json vocab.json merges.txt "
     "chat_template.jinja"
 ).split()
-MODEL = ["config.json", "model*.safetensors", "model.safetensors.index.json", *TOKENIZER]
+SETTINGS = ["config.json", "recipe.json", "generation_config.json"]  # all that the default recipe depends on
+MODEL = [*SETTINGS, "model*.safetensors", "model.safetensors.index.json", *TOKENIZER]
 
 
 def is_hub_id(name: str) -> bool:

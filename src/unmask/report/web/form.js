@@ -11,6 +11,7 @@ export class Form {
     this.letter = letter;
     this.catalog = catalog;
     this.change = change;
+    this.usual = catalog.usual; // settings that hold where a field is empty
     this.known = {}; // all values that were set, also those that the current sampler or search does not take
     this.sampler = this._chooser("sampler", catalog.samplers);
     this.search = this._chooser("search", catalog.searches);
@@ -19,6 +20,7 @@ export class Form {
     const general = catalog.general.filter((one) => !APART.includes(one.name));
     const plain = general.filter((one) => PLAIN.includes(one.name)).map((one) => this._field(one));
     const rare = general.filter((one) => !PLAIN.includes(one.name)).map((one) => this._field(one));
+    this.general = new Set(catalog.general.map((one) => one.name));
     this.more = make("details", {}, make("summary", {}, "more settings"), make("div", { class: "fields" }, ...rare));
     this.element = make(
       "fieldset",
@@ -67,6 +69,18 @@ export class Form {
     return [...strange, ...Object.keys(rest).filter((name) => !taken(name))];
   }
 
+  // Another model: what holds where a field is empty.
+  suit(recipe) {
+    this.usual = recipe;
+    for (const [name, { about, control }] of this.fields) {
+      if (!this.general.has(name)) continue;
+      const empty = this._empty(about);
+      if (control.tagName === "SELECT") control.options[0].textContent = empty || "–";
+      else control.placeholder = empty || about.unset;
+    }
+    this._show();
+  }
+
   _value(about, text) {
     if (about.kind === "bool") return text === "true";
     if (about.kind === "str") return text;
@@ -98,11 +112,16 @@ export class Form {
     return make("div", { class: "group" }, make("div", { class: "pick" }, label, control), about, this.parts[name]);
   }
 
-  _field(about) {
-    const { usual } = this.catalog;
+  // What an empty field means: a setting of a sampler or search holds only with this one.
+  _empty(about, kind = null) {
+    const mine = kind === null || this.usual[kind] === undefined || this.usual[kind] === this[kind].value;
+    const standing = (mine ? this.usual[about.name] : undefined) ?? about.default;
+    return standing === null || standing === "" || standing?.length === 0 ? "" : String(standing);
+  }
+
+  _field(about, kind = null) {
     const id = `${this.letter}-${about.name}`;
-    const standing = usual[about.name] ?? about.default;
-    const empty = standing === null || standing === "" || standing?.length === 0 ? "" : String(standing);
+    const empty = this._empty(about, kind);
     const shared = { id, name: about.name, title: about.help, onchange: () => this._kept(about.name) };
     const choices = about.kind === "bool" ? ["true", "false"] : about.choices;
     const control = choices
@@ -122,11 +141,10 @@ export class Form {
   // The settings of the current sampler and search, with their earlier values.
   _show(changed = false) {
     const { catalog, known } = this;
-    const general = new Set(catalog.general.map((one) => one.name));
-    for (const name of this.fields.keys()) if (!general.has(name)) this.fields.delete(name);
+    for (const name of this.fields.keys()) if (!this.general.has(name)) this.fields.delete(name);
     for (const [kind, entries] of [["sampler", catalog.samplers], ["search", catalog.searches]]) {
       const entry = entries.find((one) => one.name === this[kind].value);
-      this.parts[kind].replaceChildren(...entry.settings.map((one) => this._field(one)));
+      this.parts[kind].replaceChildren(...entry.settings.map((one) => this._field(one, kind)));
       this.parts[kind].previousSibling.textContent = entry.summary;
     }
     for (const [name, { control }] of this.fields) if (known[name] !== undefined) control.value = known[name];

@@ -7,8 +7,6 @@ const KINDS = {
   text: {
     label: "Prompt",
     note: "The model continues it. With [MASK] or [MASK*8] in it, the holes are filled instead.",
-    recipe: { sampler: "uniform", temperature: 1, steps: 24, search: "smc", particles: 8, every: 4 },
-    length: 48,
     examples: {
       Vienna: "The city of Vienna",
       "a river": "The river flows through",
@@ -18,8 +16,6 @@ const KINDS = {
   sudoku: {
     label: "Sudoku as text",
     note: "81 characters, a dot or 0 for a blank.",
-    recipe: { sampler: "uniform", temperature: 1, steps: 28, search: "smc", particles: 8, every: 4 },
-    length: null,
     examples: {
       "26 clues": "070000028053000000000005901006000010080003009004800000002006400000130600040250000",
       "30 clues": "530070000600195000098000060800060003400803001700020006060000280000419005000080079",
@@ -29,8 +25,6 @@ const KINDS = {
   countdown: {
     label: "Numbers, and the target last",
     note: "Three to five numbers from 1 to 99 make the target, each used once.",
-    recipe: { sampler: "uniform", temperature: 1, steps: 16, search: "smc", particles: 8, every: 4 },
-    length: null,
     examples: { "three numbers": "15,44,79,50", "four numbers": "3,7,25,50,96", "five numbers": "2,5,9,31,48,73" },
   },
 };

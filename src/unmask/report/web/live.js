@@ -65,8 +65,9 @@ class Live {
     this.stop();
     this.given = new Given(this.chosen, () => this.note());
     this.place.replaceChildren(this.given.element);
-    this.length.value = this.catalog.usual.length ?? this.given.about.length ?? "";
+    this.length.value = this.chosen.unmask.recipe.length ?? "";
     const [a, b] = this.columns;
+    for (const column of this.columns) column.form.suit(this.chosen.unmask.recipe);
     a.form.set(recipe ?? this._usual());
     b.form.set(this._other());
     for (const column of this.columns) column.result.hidden = true;
@@ -74,15 +75,10 @@ class Live {
     this.note();
   }
 
-  // Settings that suit the model, overridden by the server's defaults.
+  // The settings that hold for the model where a request gives none.
   _usual() {
-    const { samplers, searches, general, usual } = this.catalog;
-    const wanted = { ...this.given.about.recipe, ...usual };
-    const mine = (entries, name) => entries.find((one) => one.name === name).settings;
-    const taken = [...mine(samplers, wanted.sampler), ...mine(searches, wanted.search), ...general];
-    const takes = new Set(taken.map((one) => one.name));
-    const kept = Object.entries(wanted).filter(([name]) => takes.has(name) && !["length", "seed"].includes(name));
-    return { ...Object.fromEntries(kept), sampler: wanted.sampler, search: wanted.search };
+    const { length, seed, ...rest } = this.chosen.unmask.recipe;
+    return rest;
   }
 
   // The second recipe: the first without its search, or with one.

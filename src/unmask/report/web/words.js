@@ -16,6 +16,7 @@ export function shell(given, model, recipe) {
   if (!own) words.push("--model", bare(model.id));
   if (model.unmask.device !== "cpu") words.push("--device", bare(model.unmask.device));
   if ("messages" in given) words.push("--chat");
+  words.push("--recipe", "none"); // the flags are all: nothing of the model's default recipe
   for (const [name, value] of Object.entries(recipe)) {
     const flag = name.replaceAll("_", "-");
     if (typeof value === "boolean") words.push(value ? `--${flag}` : `--no-${flag}`);
