@@ -218,7 +218,7 @@ def _given(rows: Array, dice: np.random.Generator) -> NDArray[np.bool_]:  # [N, 
     column, many = np.arange(LENGTH), len(rows)
     kind, size = dice.random(many), (rows != END).sum(1)
     first = np.minimum(dice.integers(1, LONGEST_PROMPT + 1, many), size // 2)
-    end = first + (dice.random(many) * (size - first)).astype(np.int64)
+    end = first + 1 + (dice.random(many) * (size - first)).astype(np.int64)
     prompt = (column < first[:, None]) & (kind < PROMPTED + INFILLED)[:, None]
     given: NDArray[np.bool_] = prompt | ((column >= end[:, None]) & (kind < INFILLED)[:, None])
     return given
