@@ -15,7 +15,7 @@ from torch import Tensor
 from again import Again, Late
 from unmask import Recipe, decode_batch, load
 from unmask.core import beliefs, dice
-from unmask.core.beliefs import DrawRule
+from unmask.core.beliefs import DrawRule, Penalty
 from unmask.core.dice import Purpose
 from unmask.core.gpu import head as fused
 from unmask.core.gpu import recorded as replay
@@ -140,6 +140,28 @@ def test_many_bans(temperature: float) -> None:
     how = DrawRule(temperature, ban=MANY)
     sure = far_from_an_edge(hidden, head, where, noise, how)
     same_drawn(*draws(hidden, head, where, noise, how), sure)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_lowered_logits(temperature: float, dtype: torch.dtype, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beliefs and draws under a penalty are those of the reference; without one, nothing of it is left."""
+    hidden, head, where, tokens, noise = problem(65, 72, dtype, bias=bias, absent=(6,))
+    how = DrawRule(temperature, ban=(2,), penalty=Penalty((3, 64), 2.5))
+    there, place = where.to(DEVICE), tokens.to(DEVICE)
+    monkeypatch.setattr(fused, "usable", lambda hidden, head, *filters: True)  # by the interpreter, too
+    plain = beliefs.weigh(hidden, head, there, place)
+    found = beliefs.weigh(hidden, head, there, place, penalty=how.penalty)
+    lower = how.penalty.on(exact(head), hidden.cpu().double())
+    expected = beliefs.weigh_reference(hidden.cpu().double(), lower, where, tokens)
+    same_raw(beliefs.Beliefs(*(getattr(found, name).cpu() for name in NUMBERS)), expected)
+    drawn = beliefs.draw(hidden, head, there, noise.to(DEVICE), how, found)
+    reference = beliefs.draw_reference(hidden.cpu().double(), lower, where, noise, how)
+    sure = far_from_an_edge(hidden, lower, where, noise, how)
+    same_drawn(beliefs.Drawn(*(getattr(drawn, one.name).cpu() for one in dataclasses.fields(drawn))), reference, sure)
+    again = beliefs.weigh(hidden, head, there, place)
+    assert all(torch.equal(getattr(plain, name), getattr(again, name)) for name in NUMBERS)
 
 
 def test_a_wide_vocabulary() -> None:
@@ -448,11 +470,13 @@ def test_memory_above_the_inputs() -> None:
         assert torch.cuda.max_memory_allocated() - before <= 256 * 2**20
 
 
+@pytest.mark.parametrize("penalty", [0.0, 2.0])
 @pytest.mark.parametrize("sampler", ["uniform", "confidence", "p2", "draft-refine"])
-def test_a_recorded_walk_draws_from_what_it_kept(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_walk_draws_from_what_it_kept(sampler: str, penalty: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resampled particles and twins, too; steps are run again instead of being replayed by a GPU."""
     model, used = load("random", DEVICE), []
     recipe = Recipe(sampler, "smc", length=10, temperature=1.0, particles=3, every=2, strength=50.0)
+    recipe = recipe.replace(end_penalty=penalty)
     parts = prepare(model, [from_prompt(model, text, 10) for text in ("ab", "cde")], [0, 1], recipe)
     denoiser, state, *rest = parts
     expected = [moment.state.tokens.tolist() for moment in waiting(Setup(denoiser, *rest), state)]

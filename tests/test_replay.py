@@ -77,6 +77,9 @@ OPTIONS = [
     {"steps": 20},
     {"guidance": 1.5},
     {"late": ("eos",), "fill_tail": True, "skip_tail": True},
+    {"end_penalty": 2.0},
+    {"end_penalty": 2.0, "temperature": 0.0},
+    {"sampler": "entropy", "end_penalty": 2.0, "temperature": 1.0, "search": "smc", "every": 2},
     {"block_length": 4, "scope": "block"},
     {"select_temperature": 0.5},
     {"search": "smc", "every": 2, "target": 0.5, "scheme": "systematic"},
@@ -287,12 +290,13 @@ RECIPE = Recipe("uniform", "smc", length=12, temperature=1.0, particles=4, every
 
 
 @pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="no C++ compiler")
-def test_a_compiled_step_is_the_same_step_and_is_read_once(traced: None) -> None:
+@pytest.mark.parametrize("recipe", [RECIPE, RECIPE.replace(end_penalty=2.0)], ids=["plain", "end_penalty"])
+def test_a_compiled_step_is_the_same_step_and_is_read_once(recipe: Recipe, traced: None) -> None:
     model = compiled(load("random", dtype=torch.float64))
     prompts = ["a cat", "what is this"]
-    assert_same(*walks(model, RECIPE, prompts))
+    assert_same(*walks(model, recipe, prompts))
     torch._dynamo.utils.counters.clear()
-    assert_same(*walks(model, RECIPE, prompts))
+    assert_same(*walks(model, recipe, prompts))
     assert not torch._dynamo.utils.counters["stats"]
 
 

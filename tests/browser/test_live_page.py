@@ -228,7 +228,7 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     page = live({**TEXT, **WALK})
     fields = "() => [...document.querySelectorAll('.recipe:not([hidden]) [name]')].map((it) => it.name)"
     general = {"temperature", "top_k", "top_p", "guidance", "cache_block", "ban", "late", "fill_tail", "skip_tail"}
-    general |= {"scope"}
+    general |= {"scope", "attention", "end_penalty"}
     mine = set(page.evaluate(fields)) - general
     searching = {"particles", "every", "strength", "potential", "scheme", "target", "below", "reopen", "choose"}
     assert mine == {"steps", "block_length", *searching}

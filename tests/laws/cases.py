@@ -91,6 +91,7 @@ DRAWS: list[Settings] = [
     {"temperature": 2.0, "top_k": 5},
     {"temperature": 1.0, "top_p": 0.6},
     {"temperature": 1.0, "ban": (15, "eos", 3)},
+    {"temperature": 0.7, "end_penalty": 1.5},
     {"temperature": 1.0, "guidance": 0.8},
 ]
 

@@ -57,6 +57,18 @@ class Drawn:
 
 
 @dataclass(frozen=True)
+class Penalty:
+    """Ids whose logits are lowered before anything is proposed or ranked."""
+
+    ids: tuple[int, ...]
+    amount: float  # nats
+
+    def on(self, head: Head, hidden: Tensor) -> Head:
+        """The head with these logits lowered."""
+        return head.lower(self.ids, self.amount, hidden)
+
+
+@dataclass(frozen=True)
 class DrawRule:
     """How a token is drawn. Temperature 0 takes the most probable token that the filters leave."""
 
@@ -64,13 +76,18 @@ class DrawRule:
     top_k: int | None = None
     top_p: float | None = None
     ban: tuple[int, ...] = ()  # never drawn; has no effect on entropies
+    penalty: Penalty | None = None  # `model_logp` of a draw is then that under the lowered logits
 
 
-def weigh(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, keep: bool = False) -> Beliefs:
+def weigh(
+    hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, keep: bool = False, penalty: Penalty | None = None
+) -> Beliefs:
     """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere.
 
     `keep`: also store the mass of each piece of the vocabulary, so that an unfiltered draw needs no second sweep.
+    `penalty`: the beliefs of the model with these logits lowered.
     """
+    head = head if penalty is None else penalty.on(head, hidden)
     if fused.usable(hidden, head):
         fields, pieces = fused.weigh(hidden, head, where, tokens, keep=keep)
         return Beliefs(*fields, pieces=pieces)
@@ -96,8 +113,10 @@ def draw(
 ) -> Drawn:
     """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere.
 
-    `beliefs`: the result of `weigh` there. Where it kept its pieces, an unfiltered draw needs no sweep.
+    `beliefs`: the result of `weigh` there, under the same penalty. Where it kept its pieces, an unfiltered draw needs
+    no sweep.
     """
+    head = head if how.penalty is None else how.penalty.on(head, hidden)
     if beliefs is not None and beliefs.pieces is not None and is_unfiltered(how):
         drawn = fused.draw_from(beliefs.pieces, hidden, head, where, dice)
         return Drawn(*drawn, beliefs.entropy, beliefs.top, beliefs.second)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -22,7 +22,7 @@ class Head:
 
     width: int  # V, the number of logits
     weight: Tensor | None = None  # [V, D]
-    bias: Tensor | None = None  # [V]
+    bias: Tensor | None = None  # [V]; also added where there is no weight
     absent: tuple[int, ...] = ()  # ids outside the model's distribution
 
     @cached_property
@@ -30,14 +30,35 @@ class Head:
         """Ids -> the bias with -inf at these, [V] float32, filled on first use."""
         return {}
 
+    @cached_property
+    def lowered(self) -> dict[tuple[object, ...], Head]:
+        """What `lower` has made, by its arguments."""
+        return {}
+
+    def lower(self, ids: tuple[int, ...], by: float, hidden: Tensor) -> Head:
+        """The head that gives these ids lower logits, for hidden states of this kind; made on first use."""
+        key = (ids, by, hidden.device, hidden.dtype)
+        if key not in self.lowered:
+            exact = hidden.dtype if hidden.dtype == torch.float64 else torch.float32  # as `logits` adds it
+            bias = torch.zeros(self.width, dtype=exact, device=hidden.device)
+            bias = bias if self.bias is None else bias + self.bias
+            self.lowered[key] = replace(self, bias=bias.index_add(0, *_amounts(ids, -by, bias)))
+        return self.lowered[key]
+
     def logits(self, hidden: Tensor) -> Tensor:  # [R, D] -> [R, V], float32 or float64
         """Logits in float32 (float64 where the model is), the absent ids at -inf."""
         scores = hidden if self.weight is None else _linear(hidden, self.weight, self.bias)
         scores = scores if scores.dtype == torch.float64 else scores.float()
+        scores = scores + self.bias if self.weight is None and self.bias is not None else scores
         if not self.absent:
             return scores
         columns = torch.tensor(self.absent, device=scores.device)
         return scores.index_fill(1, columns, -torch.inf)
+
+
+def _amounts(ids: tuple[int, ...], amount: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    """An index of these ids and the same amount for each."""
+    return torch.tensor(ids, device=like.device), torch.full((len(ids),), amount, dtype=like.dtype, device=like.device)
 
 
 def _linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # [R, D] -> [R, V]

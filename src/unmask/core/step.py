@@ -19,7 +19,7 @@ from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
 from unmask.core.resampling import Resampled, Search, reopen
 from unmask.core.sampler import Sampler, StepInput, Written
-from unmask.core.state import State, Step, change, remember, tail, take
+from unmask.core.state import State, Step, change, one_of, remember, tail, take
 from unmask.errors import ModelError, ProgressError, SettingError, UnmaskError
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
@@ -271,7 +271,8 @@ def _weigh(
         return known, known.beliefs
     assert known.hidden is not None
     where = _leads(setup, first, need.any(1))[:, None] & need
-    keep = not setup.skips_rows and is_unfiltered(_draw_rule(setup, state))
+    rule = _draw_rule(setup, state)
+    keep = not setup.skips_rows and is_unfiltered(rule) and rule.penalty is None
     beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep)
     bad = where & ~beliefs.normaliser.isfinite()
     empty = bad & beliefs.normaliser.isneginf()
@@ -292,21 +293,28 @@ def _act(
 ) -> State:
     """Let the sampler advance the active rows; given positions stay whatever it answers."""
     hidden, denoiser, how = known.hidden, setup.denoiser, _draw_rule(setup, state)
+    judged = beliefs  # what the sampler ranks and proposes by
+    if how.penalty is not None:
+        want, keep = setup.sampler.want(state, step) & active[:, None], not setup.skips_rows and is_unfiltered(how)
+        judged = setup.weigh(hidden, denoiser.head, want, state.tokens, keep, how.penalty)
 
     def draw(where: Tensor) -> Drawn:
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
-            return most_probable(beliefs)
-        drawn = setup.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how, beliefs)
+            return most_probable(judged)
+        drawn = setup.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how, judged)
         faults.note("banned", (where & drawn.log.isnan()).any(1))
         return drawn
 
-    written = setup.sampler.act(StepInput(state, step, beliefs, draw, setup.rules.late))
+    written = setup.sampler.act(StepInput(state, step, judged, draw, setup.rules.late))
     tokens = written.tokens if isinstance(written, Written) else written
     tokens = tokens.where(state.writable & active[:, None], state.tokens)
     after = state.replace(tokens=tokens)
     new = (tokens != state.tokens) & ~after.masked
     if isinstance(written, Written):
         log = written.log_prob
+        if how.penalty is not None:  # back to the model's own distribution: its logit, under its own normaliser
+            raised = how.penalty.amount * one_of(tokens, how.penalty.ids)
+            log = log + raised + (judged.normaliser - beliefs.normaliser)
     else:
         log = setup.weigh(hidden, denoiser.head, new, tokens, False).standing
     after = after.replace(token_logp=log.double().where(new, state.token_logp).masked_fill(after.masked, 0.0))

@@ -13,7 +13,7 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.core.beliefs import DrawRule
+from unmask.core.beliefs import DrawRule, Penalty
 from unmask.core.state import Vocab
 from unmask.core.step import Rules
 from unmask.decoding import settings as table
@@ -73,6 +73,7 @@ class Recipe:
     cache_block: int | None = None
     ban: tuple[int | str, ...] = ()
     late: tuple[int | str, ...] = ()
+    end_penalty: float = 0.0
     fill_tail: bool = False
     skip_tail: bool = False
     # how path entropy is measured
@@ -267,13 +268,14 @@ class Recipe:
 
     def build_rules(self, vocab: Vocab, width: int) -> Rules:
         """The rest, with token names resolved and ids checked against the model's vocabulary."""
-        if (self.fill_tail or self.skip_tail) and not vocab.eos:
-            name = "fill_tail" if self.fill_tail else "skip_tail"
-            raise SettingError("this model has no EOS token", "leave fill_tail and skip_tail out", setting=name)
+        ends = [name for name in ("fill_tail", "skip_tail", "end_penalty") if getattr(self, name)]
+        if ends and not vocab.eos:
+            raise SettingError("this model has no EOS token", f"leave {' and '.join(ends)} out", setting=ends[0])
         ban, late = (_ids(name, getattr(self, name), vocab, width) for name in ("ban", "late"))
         if len(set(ban) - {vocab.mask}) >= width - (vocab.mask < width):
             raise SettingError("every token is banned", "leave at least one", setting="ban")
-        draw = DrawRule(self.temperature, self.top_k, self.top_p, ban)
+        penalty = Penalty(vocab.eos, self.end_penalty) if self.end_penalty else None
+        draw = DrawRule(self.temperature, self.top_k, self.top_p, ban, penalty)
         return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope)
 
     # --- to and from the outside ---

@@ -46,6 +46,7 @@ class Range(NamedTuple):
 ANY = Range()
 COUNT = Range(1, 2**31)
 HEAT = Range(0, 1e9)  # beyond it every distribution is flat
+NATS = Range(0, 1000)  # e^-1000 is 0
 AMOUNT = Range(0)
 POSITIVE = Range(0, closed=False)
 SHARE = Range(0, 1)
@@ -209,6 +210,8 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
                 default=()),
         Setting("late", tuple, "token ids, or eos, that are decided only when nothing else is left; given like --ban",
                 default=()),
+        Setting("end_penalty", float, "subtracted from the logits of EOS where tokens are proposed and positions "
+                "ranked, not in the entropies; 0 is off", NATS, default=0.0),
         Setting("fill_tail", bool, "fill all that follows a decided EOS at once", default=False),
     ),
     "path entropy": (
