@@ -575,3 +575,17 @@ def test_a_missing_background_is_refused_before_a_model_is_loaded(command, monke
     monkeypatch.setattr("unmask.cli.models.load", lambda *given, **more: pytest.fail("a model is loaded"))
     assert main([*command, "--sampler", "pc", "--background", "nope.json"]) == 2
     assert "cannot read the background table 'nope.json'" in capsys.readouterr().err
+
+
+def test_generate_stops_at_strings_and_says_what_ended_the_text(run):
+    words = ("generate", "se", "--model", "table", "--length", "4")
+    plain = json.loads(run(*words, "--json"))
+    assert (plain["finish"], len(plain["text"])) == ("length", 4)
+    letter = plain["text"][2]
+    cut = json.loads(run(*words, "--stop", "never", "--stop", letter, "--json"))
+    assert (cut["finish"], cut["text"]) == ("stop", plain["text"][: plain["text"].index(letter)])
+    assert "ended by a stop string" in run(*words, "--stop", letter)
+    words = ("generate", "ab", "--model", "random", "--length", "4")
+    assert "no end within the length" in run(*words, "--ban", "eos")
+    ends = run(*words, "--ban", ",".join(str(token) for token in range(40) if token not in load("random").vocab.eos))
+    assert ends.startswith("\n") and "ended by an end token" in ends

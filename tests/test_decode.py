@@ -1,5 +1,6 @@
 """What `decode` makes of a walk: texts, choices, and options that must not be ignored."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from unmask import Recipe, UnmaskError, decode, decode_batch, load
 from unmask.core.beliefs import DrawRule, filtered
 from unmask.core.state import State
 from unmask.decoding import trace
+from unmask.models.made.table import Table
 from unmask.models.transformer import random_transformer
 
 
@@ -96,3 +98,63 @@ def test_smc_resamples_without_being_told_when(sampler: str, steps: list[int]) -
     events: list[dict] = []
     decode(load("random"), recipe=Recipe(sampler=sampler, search="smc", length=12), on_event=events.append)
     assert [event["step"] for event in events if "ancestors" in event] == steps
+
+
+# --- where a text ends -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def story() -> Table:
+    """`the end.` and the end token, up to a length of 6 letters, with little doubt."""
+    letters = "thend. "  # 7: the end token
+    joint = torch.full((8,) * 6, 1e-9, dtype=torch.float64)
+    for text, weight in (("the", 5.0), ("then", 2.0), ("the th", 1.0)):
+        tokens = [letters.index(letter) for letter in text]
+        joint[(*tokens, *[7] * (6 - len(tokens)))] = weight
+    return Table(joint, letters + "$", eos=(7,))
+
+
+def test_a_result_says_what_ended_its_text(story: Table) -> None:
+    ended = decode(story, recipe=Recipe(length=6))
+    assert (ended.text, ended.finish) == ("the", "end") and "ended by an end token" in ended.cost()
+    full = decode(story, "the", recipe=Recipe(length=3, ban=("eos",)))
+    assert (len(full.text), full.finish) == (3, "length")
+    for stop, text, finish in (
+        ("e", "th", "stop"),
+        (["never", "he", "e"], "t", "stop"),
+        (("x",), "the", "end"),
+        ("t", "", "stop"),
+        ([], "the", "end"),
+    ):
+        result = decode(story, "", recipe=Recipe(length=6), stop=stop)
+        assert (result.text, result.finish) == (text, finish)
+        assert result.tokens == decode(story, "", recipe=Recipe(length=6)).tokens  # all positions are decoded
+        assert result.to_dict()["finish"] == result.to_dict()["particles"][0]["finish"] == finish
+
+
+def test_every_particle_says_what_ended_its_text(story: Table, tmp_path: Path) -> None:
+    recipe = Recipe("uniform", "best-of-n", particles=8, length=6, temperature=1.0)
+    seen: list[dict[str, Any]] = []
+    result = decode(story, recipe=recipe, stop="n", on_event=seen.append)
+    finishes = [particle.finish for particle in result.particles]
+    assert {"end", "stop"} <= set(finishes) <= {"end", "stop", "length"}
+    assert seen[-1]["finish"] == finishes and seen[-1]["texts"] == [particle.text for particle in result.particles]
+    for particle in result.particles:
+        assert "n" not in particle.text and (particle.finish == "end") <= (7 in particle.tokens)
+    voted = decode(story, recipe=recipe.replace(search="vote"), stop="e")
+    assert voted.text == "th"  # cut texts vote
+
+
+def test_a_canvas_ends_with_its_last_hole(story: Table) -> None:
+    mask = story.vocab.mask
+    assert decode(story, canvas="th[MASK*4]").finish == "end"
+    assert decode(story, canvas="[MASK*3]n" + "$$").finish == "length"
+    assert decode(story, canvas=[mask, 1, 7, mask, 7, 7], recipe=Recipe(ban=("eos",))).finish == "length"
+    with pytest.raises(UnmaskError, match="stop has no effect on a canvas"):
+        decode(story, canvas="th[MASK]", stop="e")
+
+
+@pytest.mark.parametrize(("stop", "said"), [("", "a stop string is empty"), ([1], "a stop string is a int")])
+def test_a_wrong_stop_is_refused(story: Table, stop: Any, said: str) -> None:
+    with pytest.raises(UnmaskError, match=said):
+        decode(story, stop=stop, length=2)

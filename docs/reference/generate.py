@@ -64,6 +64,7 @@ TRACE = {
         "log_prob": "sum of the log-probabilities of the written tokens, in nats, one per row",
         "surprise": "nats per position, one per row",
         "texts": "one per row",
+        "finish": "what ended the text: `end` (an end token), `stop` (a stop string) or `length`, one per row",
         "steps": "steps, one per row",
         "calls": "network calls, one per prompt",
         "evaluations": "rows through the network, one per prompt",
@@ -110,6 +111,7 @@ ROWS = {
         "tokens": "positions that were decided",
         "seconds": "its share of the seconds of its batch",
         "surprise": "nats per position",
+        "finish": "what ended the text: `end` (an end token), `stop` (a stop string) or `length` (the canvas was full)",
         "group": "size of the question, as `3 steps`; null for tasks without sizes",
     },
 }

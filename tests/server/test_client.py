@@ -385,3 +385,25 @@ def test_neutral_values_are_taken(client):
         parallel_tool_calls=True,
         user="me",
     )
+
+
+def test_a_choice_says_what_ended_it():
+    """An end token and a stop sequence are both OpenAI's `stop`; the field of unmask tells them apart."""
+    model = load("random")
+    eos = model.vocab.eos[0]
+    only = [token for token in range(model.head.width) if token not in (eos, model.vocab.mask)]
+    with running({"random": model}) as here:
+        create = here.client().completions.create
+        given: dict[str, Any] = {"model": "random", "prompt": "ab", "max_tokens": 6, "seed": 1}
+        for more, reason, finish in (
+            ({"extra_body": {"ban": only}}, "stop", "end"),
+            ({"extra_body": {"ban": [eos]}}, "length", "length"),
+        ):
+            whole = create(**given, **more).choices[0]
+            assert (whole.finish_reason, whole.unmask["finish"]) == (reason, finish)
+            assert whole.unmask["particles"][0]["finish"] == finish
+            *_, last = create(**given, **more, stream=True)
+            assert (last.choices[0].finish_reason, last.choices[0].unmask["finish"]) == (reason, finish)
+        letter = create(**given, extra_body={"ban": [eos]}).choices[0].text[2]
+        cut = create(**given, extra_body={"ban": [eos]}, stop=letter).choices[0]
+        assert (cut.finish_reason, cut.unmask["finish"]) == ("stop", "stop")

@@ -48,7 +48,7 @@ def run_generate(args: Namespace) -> None:
     given |= {"length": fitting_length(model, texts)} if texts and length is None else {}
     with show.following() as on_event:
         results = decode_batch(
-            model, texts, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event, **given
+            model, texts, canvases=canvases, recipe=recipe, stop=args.stop, trace=args.trace, on_event=on_event, **given
         )
     if args.json:
         for place, result in enumerate(results):
@@ -56,7 +56,7 @@ def run_generate(args: Namespace) -> None:
             asked = {"chat": True, "system": args.system} if args.chat else {}
             print(json.dumps({"model": model.name, **given, **asked, **result.to_dict(), "memory": models.used(model)}))
     else:
-        _show(results, prompts if args.prompts else None)
+        _show(results, prompts if args.prompts else None, bool(model.vocab.eos) and canvases is None)
         if model.device.type == "cuda":
             print(show.memory_used(models.used(model)))
 
@@ -74,11 +74,11 @@ def _model_name(args: Namespace) -> str:
     return str(args.model)
 
 
-def _show(results: Sequence[Result], prompts: Sequence[str] | None) -> None:
+def _show(results: Sequence[Result], prompts: Sequence[str] | None, ends: bool) -> None:
     for place, result in enumerate(results):
         if prompts is not None:
             print(f"{chr(10) if place else ''}{place + 1}: {show.one_line(prompts[place])}")
-        show.result(result)
+        show.result(result, ends)
 
 
 def _prompts(args: Namespace) -> list[str]:
@@ -109,6 +109,8 @@ def add_generate(parser: ArgumentParser) -> None:
     flag(parser, "--prompts FILE", "a prompt on each line, decoded together; - reads standard input")
     flag(parser, "--chat", "the prompt is a question: apply the chat template")
     flag(parser, "--system TEXT", "with --chat: the system message")
+    about = "the text ends before this string; several times for several"
+    parser.add_argument("--stop", action="append", metavar="TEXT", help=about)
     flag(parser, "--recipe NAME", "settings from `unmask recipes`, a .toml or .json file, or none: no defaults")
     flag(parser, "--json", "print one JSON object for each prompt")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")

@@ -46,10 +46,10 @@ def grid(*columns: str, right: tuple[str, ...] = ()) -> Grid:
 ALIKE = "all paths are the same: with --temperature, or --select-temperature, they part"
 
 
-def result(found: Result) -> None:
-    """The text, what it cost, and the other particles."""
+def result(found: Result, ends: bool = False) -> None:
+    """The text, what it cost, and the other particles; where the model knows `ends`, also that none was reached."""
     print(safe(found.text))
-    print(found.cost())
+    print(found.cost() + (" · no end within the length" if ends and found.finish == "length" else ""))
     if len(found.particles) > 1:
         console().print(particles(found))
         if alike(found):

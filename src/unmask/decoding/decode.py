@@ -16,12 +16,13 @@ from unmask.core.denoiser import Denoiser, traits
 from unmask.core.entropy import bits
 from unmask.core.resampling import Resampled, Search
 from unmask.core.sampler import Sampler
-from unmask.core.state import State, Vocab
+from unmask.core.state import State
 from unmask.core.step import Rules
 from unmask.core.walk import walk
 from unmask.decoding import background
 from unmask.decoding import trace as traces
 from unmask.decoding.defaults import canonical, resolve
+from unmask.decoding.ends import Stops, cut, finish, shown, stop_strings
 from unmask.decoding.prompt import (
     Canvas,
     Text,
@@ -51,6 +52,7 @@ def decode(
     *,
     canvas: Text | None = None,
     recipe: Recipe | None = None,
+    stop: Stops | None = None,
     answer: Answer | None = None,
     trace: str | Path | None = None,
     on_event: OnEvent | None = None,
@@ -60,7 +62,8 @@ def decode(
     """Generate `length` positions after a prompt, or fill the holes of a canvas.
 
     Without a recipe the model's default holds, with the `settings` over it; the default's length is an upper limit. A
-    recipe is complete: nothing of the model's default is added to it. `answer` extracts the answer of a text, for the
+    recipe is complete: nothing of the model's default is added to it. The text ends
+    before an end token, and before the first of the strings in `stop`. `answer` extracts the answer of a text, for the
     vote. `trace` is a file for the events; `on_event` is called with each of them. `watch` is the former name of
     `on_event`.
     """
@@ -70,7 +73,15 @@ def decode(
     if prompts is None and canvases is None:
         prompts = [""]
     return decode_batch(
-        model, prompts, canvases=canvases, recipe=recipe, answer=answer, trace=trace, on_event=on_event, **settings
+        model,
+        prompts,
+        canvases=canvases,
+        recipe=recipe,
+        stop=stop,
+        answer=answer,
+        trace=trace,
+        on_event=on_event,
+        **settings,
     )[0]
 
 
@@ -81,6 +92,7 @@ def decode_batch(
     *,
     canvases: Sequence[Text] | None = None,
     recipe: Recipe | None = None,
+    stop: Stops | None = None,
     seeds: Sequence[int] | None = None,
     answer: Answer | Sequence[Answer] | None = None,
     trace: str | Path | None = None,
@@ -96,6 +108,9 @@ def decode_batch(
     """
     began = time.perf_counter()
     on_event = _renamed(on_event, watch)
+    stops = stop_strings(stop)
+    if stops and canvases is not None:
+        raise InputError("stop has no effect on a canvas", "its holes say where the text ends")
     recipe, at_most = _chosen(model, recipe, settings, prompts is None)
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
     if logprobs is not None and trace is None and on_event is None:
@@ -117,7 +132,7 @@ def decode_batch(
                 record(traces.step_event(moment, denoiser.head, logprobs))
             moments.append((moment.entropy, moment.resampled))
             state, tally = moment.state, moment.tally
-        particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments))
+        particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments), stops)
         answers = _answers(particles, asked) if search.choose.needs_answers else []
         chosen = search.choose(state, answers)
         evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), torch.zeros(len(rows)).double())
@@ -282,7 +297,12 @@ def _along(moments: Sequence[tuple[Tensor, Resampled | None]]) -> list[list[floa
 
 
 def _particles(
-    model: Denoiser, rows: Sequence[Canvas], state: State, steps: list[int], paths: list[list[float | None]]
+    model: Denoiser,
+    rows: Sequence[Canvas],
+    state: State,
+    steps: list[int],
+    paths: list[list[float | None]],
+    stops: Sequence[str],
 ) -> list[Particle]:
     kept = (state.tokens, bits(state.path_entropy), state.origin, state.log_prob, state.surprise)
     found = []
@@ -290,19 +310,11 @@ def _particles(
         canvas = rows[row // state.particles]
         tokens = tokens[len(tokens) - len(canvas.tokens) :]
         text = model.tokenizer.decode([tokens[column] for column in shown(tokens, canvas, state.vocab)])
-        found.append(Particle(tokens, text, entropy, paths[row], steps[row], origin, *score))
+        end = cut(text, stops)
+        why = finish(tokens, canvas, state.vocab, end < len(text))
+        log_prob, surprise = score
+        found.append(Particle(tokens, text[:end], entropy, paths[row], steps[row], origin, log_prob, surprise, why))
     return found
-
-
-def shown(tokens: Sequence[int], canvas: Canvas, vocab: Vocab) -> list[int]:
-    """The columns that make up the text: what follows the prompt; in each hole, what comes before its first EOS."""
-    columns, ended = [], False
-    for column in range(canvas.given, len(tokens)):
-        hole = canvas.tokens[column] == vocab.mask
-        ended = hole and (ended or tokens[column] in vocab.eos)
-        if not ended:
-            columns.append(column)
-    return columns
 
 
 def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[Hashable | None]:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unmask.decoding.ends import END, LENGTH, STOP
 from unmask.decoding.recipe import Recipe
 from unmask.errors import many
+
+ENDINGS = {END: "ended by an end token", STOP: "ended by a stop string"}
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Particle:
     origin: int  # the particle in which its lineage began
     log_prob: float  # nats: of the written tokens, under the model's own distribution
     surprise: float  # nats per position; see `State.surprise`
+    finish: str = LENGTH  # what ended its text: "end" (an end token), "stop" (a stop string) or "length"
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,11 @@ class Result:
         return self.best.text
 
     @property
+    def finish(self) -> str:
+        """What ended the text: "end" (an end token), "stop" (a stop string) or "length" (the canvas was full)."""
+        return self.best.finish
+
+    @property
     def tokens(self) -> list[int]:
         return self.best.tokens
 
@@ -64,7 +73,7 @@ class Result:
         return len({particle.origin for particle in self.particles})
 
     def cost(self) -> str:
-        """One line: path entropy, the three counters, the particles and how one of them was chosen."""
+        """One line: path entropy, the three counters, the particles and how one was chosen, and what ended the text."""
         parts = [
             f"path entropy {self.path_entropy:.3f} bits",
             many(self.steps, "step"),
@@ -77,12 +86,15 @@ class Result:
             parts += [] if choice == "entropy" else [f"chosen by {choice}"]
         if self.recipe.cache_block is not None:
             parts.append("approximate: prefix cache")
+        if self.finish != LENGTH:
+            parts.append(ENDINGS[self.finish])
         return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values."""
         return {
             "text": self.text,
+            "finish": self.finish,
             "path_entropy": self.path_entropy,
             "state_entropy": self.best.state_entropy,
             "chosen": self.chosen,
@@ -99,6 +111,7 @@ class Result:
             "particles": [
                 {
                     "text": p.text,
+                    "finish": p.finish,
                     "path_entropy": p.path_entropy,
                     "log_prob": p.log_prob,
                     "surprise": p.surprise,

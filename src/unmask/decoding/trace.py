@@ -100,6 +100,7 @@ def end_event(results: Sequence[Result], choose: str) -> Event:
         "log_prob": finite(particle.log_prob for particle in particles),
         "surprise": finite(particle.surprise for particle in particles),
         "texts": [particle.text for particle in particles],
+        "finish": [particle.finish for particle in particles],
         "steps": [particle.steps for particle in particles],
         "calls": [result.calls for result in results],
         "evaluations": [result.evaluations for result in results],
@@ -311,7 +312,7 @@ def ancestry(events: Iterable[Event]) -> list[list[int]]:
 
 # fields of any event with one entry per prompt, and per row
 PER_PROMPT = "seeds canvases given ess strength log_evidence lineages calls evaluations chosen".split()
-PER_ROW = "h steps path_entropy log_prob surprise texts".split()
+PER_ROW = "h steps path_entropy log_prob surprise texts finish".split()
 
 
 class Parts:

@@ -199,6 +199,7 @@ class Row:
     tokens: int  # positions that were decided
     seconds: float  # its share of the batch
     surprise: float | None = None  # nats a position; None in rows of older versions
+    finish: str | None = None  # what ended the text: end, stop or length; None in rows of older versions
     group: str | None = None  # questions of one size, whose figures are also given apart
 
 

@@ -212,6 +212,7 @@ def _row(task: Task, question: Question, given: list[int], found: Result, share:
         tokens=len(found.tokens) - len(given) if puzzle is None else given.count(puzzle.mask),
         seconds=found.seconds / share,
         surprise=found.best.surprise,
+        finish=found.finish,
         group=task.group(example),
     )
 

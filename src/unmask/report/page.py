@@ -260,7 +260,7 @@ LISTS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "end": {
         **dict.fromkeys(("chosen", "steps", "calls", "evaluations", "lineages"), _whole),
         **dict.fromkeys(("path_entropy", "log_prob", "surprise", "log_evidence"), _total),
-        **dict.fromkeys(("texts", "answers"), _text),  # answers of puzzles
+        **dict.fromkeys(("texts", "finish", "answers"), _text),  # answers of puzzles
         "faults": lambda fault: None if fault is None else _text(fault),  # null for a right answer
     },
 }

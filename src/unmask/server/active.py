@@ -148,8 +148,8 @@ class ActiveRequest:
         request, one = self.request, self.texts[index]
         text, places = sent.rest(one.known.spelling, len(one.text))
         chunks = [self.writer.chunk(index, text, logprobs(request, one.known, places))] if text or places else []
-        field = path_field(one.decoded, request.choices[index].puzzle)
-        last = self.writer.chunk(index, finish=one.finish, unmask=field)
+        field = path_field(one, request.choices[index].puzzle)
+        last = self.writer.chunk(index, finish=one.reason, unmask=field)
         if len(self.texts) == len(self.queued):
             last["unmask"] = request_field(request, [self.texts[place].decoded for place in sorted(self.texts)])
         return [*chunks, last]

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask._version import __version__
+from unmask.decoding.ends import LENGTH, STOP, cut
 from unmask.decoding.trace import Canvases
 from unmask.server.batcher import Decoded
 from unmask.server.puzzle import ParsedPuzzle
 from unmask.server.replies import ParticleReply, PathReply
 from unmask.server.request import Choice, ParsedRequest
-from unmask.server.stream import Spelling, Tokens, cut, visible
+from unmask.server.stream import Spelling, Tokens, visible
 
 FINGERPRINT = f"unmask-{__version__}"
 
@@ -28,8 +29,14 @@ class ChoiceText:
     known: Tokens
     tokens: int  # that begin before the text ends
     decided: int  # those of them that were not given
-    finish: str
+    finish: str  # what ended it: end, stop or length
+    is_canvas: bool
     decoded: Decoded
+
+    @property
+    def reason(self) -> str:
+        """OpenAI's finish_reason: an end token and a stop string are both `stop`, and so is a whole canvas."""
+        return "length" if self.finish == LENGTH and not self.is_canvas else "stop"
 
 
 def choice_text(request: ParsedRequest, choice: Choice, decoded: Decoded, canvases: Canvases) -> ChoiceText:
@@ -43,12 +50,11 @@ def choice_text(request: ParsedRequest, choice: Choice, decoded: Decoded, canvas
         spelling.add(ids)
         spelling.finish()
         tokens = spelling.tokens(end) if end < len(whole) else tokens
-    holes = choice.canvas.tokens.count(mask)
-    full = len(columns) >= holes and end == len(whole) and not request.is_canvas
+    finish = STOP if end < len(whole) else result.finish
     logs = {} if request.logprobs is None else canvases.logprobs[result.chosen]
     decided = sum(choice.canvas.tokens[at] == mask for at in columns[:tokens])
     known = Tokens(spelling, columns, logs)
-    return ChoiceText(whole[:end], known, tokens, decided, "length" if full else "stop", decoded)
+    return ChoiceText(whole[:end], known, tokens, decided, finish, request.is_canvas, decoded)
 
 
 # --- unmask's own field ----------------------------------------------------------------------------------------------
@@ -65,10 +71,11 @@ def curve(path: Sequence[float | None]) -> list[float | None]:
     return list(path[:end])
 
 
-def path_field(decoded: Decoded, puzzle: ParsedPuzzle | None) -> dict[str, Any]:
+def path_field(one: ChoiceText, puzzle: ParsedPuzzle | None) -> dict[str, Any]:
     """The path of a choice, and the verdict on its answer to a puzzle: the fields of PathReply. Entropies are bits."""
-    result = decoded.result
+    decoded, result = one.decoded, one.decoded.result
     whole = {**result.to_dict(), "waited": decoded.waited, "batch": decoded.batch, "surprise": result.best.surprise}
+    whole["finish"] = one.finish
     found = {name: number(whole[name]) for name in PathReply.model_fields if name in whole}
     found["state_entropy"] = curve(result.best.state_entropy)
     found["particles"] = [
@@ -160,8 +167,8 @@ class Writer:
         logs = logprobs(self.request, one.known, range(one.tokens))
         message = {"message": {"role": "assistant", "content": one.text, "refusal": None}}
         text = message if self.request.chat else {"text": one.text}
-        unmask = path_field(one.decoded, self.request.choices[index].puzzle)
-        return {"index": index, **text, "logprobs": logs, "finish_reason": one.finish, "unmask": unmask}
+        unmask = path_field(one, self.request.choices[index].puzzle)
+        return {"index": index, **text, "logprobs": logs, "finish_reason": one.reason, "unmask": unmask}
 
     def chunk(
         self,

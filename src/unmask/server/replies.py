@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+Finish = Literal["end", "stop", "length"]
+
 
 class ErrorDetail(BaseModel):
     """The error and its remedy."""
@@ -26,6 +28,7 @@ class ParticleReply(BaseModel):
     """One path of a search."""
 
     text: str
+    finish: Finish = Field(description="what ended the text; stop sequences cut only the choice")
     path_entropy: float | None = Field(description="bits")
     surprise: float | None = Field(description="nats per position; the search auto chooses by it")
     steps: int
@@ -35,6 +38,7 @@ class ParticleReply(BaseModel):
 class PathReply(BaseModel):
     """The path of a choice."""
 
+    finish: Finish = Field(description="what ended the text: an end token, a stop sequence, or neither in its length")
     path_entropy: float | None = Field(description="bits")
     surprise: float | None = Field(description="nats per position; the search auto chooses by it")
     state_entropy: list[float | None] = Field(description="bits, step by step along its own ancestry")

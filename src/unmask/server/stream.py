@@ -9,7 +9,7 @@ from typing import Any
 
 from unmask.core.denoiser import Denoiser, Tokenizer
 from unmask.core.state import Vocab
-from unmask.decoding.decode import shown
+from unmask.decoding.ends import cut, shown
 from unmask.decoding.trace import Canvases, Logprob
 from unmask.server.request import Choice
 
@@ -58,11 +58,6 @@ class Spelling:
     def piece(self, place: int) -> str:
         """The text of one token."""
         return self.text[self.start(place) : self.ends[place]]
-
-
-def cut(text: str, stops: Sequence[str]) -> int:
-    """Where the first stop sequence begins, or the end of the text."""
-    return min((at for at in (text.find(stop) for stop in stops) if at >= 0), default=len(text))
 
 
 def sendable(text: str, stops: Sequence[str]) -> int:

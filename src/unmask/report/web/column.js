@@ -5,6 +5,7 @@ import { Form } from "./form.js";
 import { mount } from "./views.js";
 import { python, shell } from "./words.js";
 
+const ENDED = { end: "an end token", stop: "a stop string", length: "its length" };
 const LEAST = 150; // milliseconds between two announcements to screen readers
 
 export class Column {
@@ -103,6 +104,7 @@ export class Column {
       "log-probability": `${short(event.log_prob[chosen])} nats`,
       ...(by && { "chosen by": by }),
       ...(by === "surprise" && { surprise: `${short(event.surprise[chosen])} nats a position` }),
+      ...(event.finish && this.given.kind === "text" && { "ended by": ENDED[event.finish[chosen]] }),
       evaluations: evaluations.toLocaleString("en"),
       steps: String(event.steps[chosen]),
       seconds: seconds.toFixed(2),
