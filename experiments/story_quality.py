@@ -5,7 +5,7 @@
     python experiments/story_quality.py samples.jsonl --rows exact=exact.jsonl smollm2=smollm2.jsonl \
         --source exact=source.exact.jsonl smollm2=source.smollm2.jsonl > story_quality.json
 
-A line of the samples has `text`, and where they are known `steps`, `finish` (stop: the text has ended), `path_entropy`
+A line of the samples has `text`, and where they are known `steps`, `finish` (end: the text has ended), `path_entropy`
 and `group` or `seed` (of paths that are not independent). For each number of steps one JSON object is printed:
 
 - `ended`: the share of texts that have ended; `empty` and `repeating`: shares by the rule, `flagged` either.
@@ -74,7 +74,7 @@ def flags(samples: list[Row]) -> Row:
     found = {"n": len(samples), "empty": share(empty), "repeating": share(repeating)}
     found["flagged"] = share([one or other for one, other in zip(empty, repeating, strict=True)])
     if all("finish" in row for row in samples):
-        found["ended"] = share([row["finish"] == "stop" for row in samples])
+        found["ended"] = share([row["finish"] == "end" for row in samples])
     return found
 
 

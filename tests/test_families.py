@@ -23,6 +23,7 @@ from unmask.models.wrap import Chunked, Counted, Guided
 
 VARIANTS = {  # switches of the shared network that no published family needs
     "learned": {"position": "learned", "places": 64, "limit": 64, "norm": "layer", "qkv_bias": True, "bias": True},
+    "both": {"position": "both", "places": 64, "limit": 64, "tied": True},
     "plain-mlp": {
         "position": "rotary",
         "gated": False,

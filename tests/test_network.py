@@ -22,6 +22,7 @@ SHAPES = {
     "plain-mlp": replace(BASE, gated=False, mlp_bias=True),
     "layer-norm": replace(BASE, norm="layer", eps=1e-3),
     "learned": replace(BASE, position="learned", places=12),
+    "both": replace(BASE, position="both", places=12),
     "grid": replace(BASE, position="grid", places=4),
     "other-base": replace(BASE, base=37.0, eps=0.1),
     "time": replace(BASE, condition=8),
@@ -48,7 +49,7 @@ def norm(shape: Shape, x: list[float] | Tensor, weight: Tensor, kind: str | None
 
 def turned(shape: Shape, x: Tensor, column: int) -> Tensor:
     """Each pair (c, c + half) as a point that is turned round the origin."""
-    if shape.position != "rotary":
+    if shape.position not in ("rotary", "both"):
         return x
     half, made = len(x) // 2, x.clone()
     for c in range(half):
@@ -64,7 +65,7 @@ def formulas(network: Network, tokens: list[int], sigma: float = 0.0) -> Tensor:
     sees = range(len(tokens))
     x = [w["embed.weight"][token].clone() for token in tokens]
     for c in sees:
-        if shape.position == "learned":
+        if shape.position in ("learned", "both"):
             x[c] += w["place.weight"][c]
         if shape.position == "grid":
             row, column = divmod(c, shape.places)

@@ -132,12 +132,38 @@ def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge, capsys) -> N
     assert len((tmp_path / "rows" / found[1]["rows"]).read_text().splitlines()) == 4
 
 
+def test_texts_begin_with_a_prompt_and_end_before_an_end(tmp_path, small_judge: Judge) -> None:
+    """Half of the tokens are ends: texts are cut there, empty ones are counted and not judged."""
+    model = load("text")
+    (letter,), (end, *_) = model.tokenizer.encode("a"), model.vocab.eos
+    given = len(model.tokenizer.encode("Once"))
+    ban = [token for token in range(model.head.width) if token not in (letter, end)]
+    settings = f'prompt = "Once"\nall = {{ length = 3, ban = {ban}, skip_tail = true, temperature = 1e6 }}'
+    experiment = read("small", SMALL.replace('all = { length = 8, ban = "eos" }', settings))
+    job = PaperRun(experiment, replace(experiment.places["text"], n=16), tmp_path)
+    nothing = read("small", SMALL.replace('all = { length = 8, ban = "eos" }', settings.partition("\n")[2]))
+    assert {one["rows"] for one in run(job)}.isdisjoint(
+        one["rows"] for one in run(replace(job, experiment=nothing, place=replace(nothing.places["text"], n=16)))
+    )
+    found = run(replace(job, judge=lambda: small_judge))
+    for one in found:
+        rows = [json.loads(line) for line in (tmp_path / "rows" / one["rows"]).read_text().splitlines()[1:]]
+        full = [row for row in rows if row["text"]]
+        assert all(row["text"] == "Once" + "a" * (len(row["tokens"]) - given) for row in full)
+        assert all(row["ended"] == (len(row["tokens"]) < given + 3) for row in rows)
+        assert one["ended"] == sum(row["ended"] for row in rows) / 16
+        assert one["empty"] == 16 - len(full) == 16 - len((tmp_path / "rows" / one["judged"]).read_text().splitlines())
+    assert found[0]["empty"] and 0 < found[0]["ended"] < 1
+    page = markdown(experiment, job.place, found, "unmask paper small")
+    assert "| ended, % | empty |" in page and "text after “Once”" in page
+
+
 def test_a_shorter_canvas_has_as_many_positions_a_step() -> None:
     experiment = EXPERIMENTS["guidance"]
     cell = next(cell for cell in experiment.cells if cell.name == "S=256, K=4, Δ=32 / E-SMC")
     mine, theirs = (experiment.recipe(cell, experiment.places[name]) for name in ("text", "mdlm"))
     assert (theirs.length, theirs.steps, theirs.every) == (1024, 256, 32)
-    assert (mine.length, mine.steps, mine.every) == (256, 64, 8)
+    assert (mine.length, mine.steps, mine.every) == (252, 64, 8)  # after a prompt of 4 tokens
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ import torch
 
 from fabricated_source import SHAPE, WORDS, header, tokenizer, weights, write, write_directory
 from unmask.cli import main
+from unmask.decoding.ends import END
 from unmask.errors import InputError, ModelError
 from unmask.evaluate.judge import Rules, export, load_judge, opinions
 from unmask.evaluate.judge.pieces import BYTES, FIRST
+from unmask.evaluate.judge.rows import ENDED
 from unmask.evaluate.judge.stories import hidden, log_probs, predicted, read_source
 
 REAL = os.environ.get("UNMASK_STORIES", "")
@@ -262,7 +264,8 @@ def test_the_judge_by_name_is_where_the_environment_says(place, monkeypatch, tmp
 
 
 def test_rows_of_the_command(place, tmp_path, capsys):
-    rows = [{"text": "the cat", "finish": "stop", "steps": 4}, {"text": "a cat", "finish": "length", "steps": 8}]
+    assert ENDED == END  # as decoding writes it; text before a stop string has not ended
+    rows = [{"text": "the cat", "finish": "end", "steps": 4}, {"text": "a cat", "finish": "stop", "steps": 8}]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["judge", str(tmp_path / "samples.jsonl"), "--judge", place, "--rows", str(tmp_path / "rows.jsonl")]
     assert main([*command, "--ends", "--json"]) == 0

@@ -37,7 +37,7 @@ def test_figures_by_steps(tmp_path, monkeypatch, capsys):
     samples, rows = [], []
     for number in range(40):
         steps, entropy = (64, 256)[number % 2], number / 10
-        about = {"steps": steps, "path_entropy": entropy, "finish": "stop" if number % 4 < 2 else "length"}
+        about = {"steps": steps, "path_entropy": entropy, "finish": "end" if number % 4 < 2 else "length"}
         samples.append({"text": STORY if number else "", **about})
         if number:  # an empty text is not judged
             rows.append({**about, "ln_ppl": (2 if steps == 64 else 1) + entropy, "even": entropy, "odd": entropy})

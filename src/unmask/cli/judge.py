@@ -194,7 +194,7 @@ def add_judge(parser: ArgumentParser) -> None:
     flag(group, "--length N", f"of mdlm: tokens of a text that are read, at most [{LENGTH}]")
     flag(group, "--stride N", "of sample: how far windows of long texts move on [half the judge's context]")
     flag(group, "--start TOKEN", "the token that texts are read after [<|endoftext|>, else BOS]")
-    flag(group, "--ends", "of sample: of rows whose finish is stop, the end of the text counts too")
+    flag(group, "--ends", "of sample: of rows whose finish is end, the end of the text counts too")
     flag(group, "--batch N", "tokens read together: bounds memory [2048; 16384 on a GPU]")
     group = parser.add_argument_group("the judge")
     about = f"a directory, a hub id like openai-community/gpt2-large, a .gguf file, {SOURCE} or its file [{DEFAULT}]"

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FREQUENCIES = 128  # of the time embedding, as in DiT and MDLM
+ROTARY, LEARNED = ("rotary", "both"), ("learned", "both")  # kinds of positions
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Shape:
     head_width: int = 0  # 0: width / heads
     norm: str = "rms"  # or "layer": mean and variance, weight only
     eps: float = 1e-6
-    position: str = "rotary"  # or "learned", or "grid": row + column + box of a square
+    position: str = "rotary"  # or "learned", or "both", or "grid": row + column + box of a square
     base: float = 10_000.0  # of the rotary frequencies
     places: int = 0  # rows of a learned table, or the side of a grid
     qkv_bias: bool = False
@@ -168,7 +169,7 @@ class Network(nn.Module):
         self.embed = _table(shape.vocabulary, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = _norm(shape)
-        if shape.position == "learned":
+        if shape.position in LEARNED:
             self.place = _table(shape.places, shape.width)
         elif shape.position == "grid":
             self.row, self.column, self.box = (_table(shape.places, shape.width) for _ in range(3))
@@ -212,7 +213,7 @@ class Network(nn.Module):
     def _embed(self, tokens: Tensor, columns: Tensor) -> Tensor:
         x = torch.as_tensor(self.embed(tokens))
         at, side = columns.clamp(min=0), self.shape.places
-        if self.shape.position == "learned":
+        if self.shape.position in LEARNED:
             return torch.add(x, self.place(at))
         if self.shape.position == "grid":
             row, column, small = at // side, at % side, round(side**0.5)
@@ -225,7 +226,7 @@ class Network(nn.Module):
 
         Inside the compiled part they would be computed again wherever they are used.
         """
-        if self.shape.position != "rotary":
+        if self.shape.position not in ROTARY:
             return None
         pairs = self.shape.each // 2
         pace = self.shape.base ** (-torch.arange(pairs, device=columns.device, dtype=torch.float64) / pairs)

@@ -46,6 +46,8 @@ CONFIG: dict[str, Any] = {
     "layers": 10,
     "heads": 6,
     "inner": 896,
+    "position": "both",  # a canvas of nothing but masks has no other sign of where its columns are
+    "places": LENGTH,
     "tied": True,
     "logit_scale": 384**-0.5,
     "qk_norm": True,

@@ -37,6 +37,8 @@ def fresh(config: Mapping[str, Any], device: str | torch.device, seed: int) -> N
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
             continue
         scale = 1.0 if name.split(".")[0] in PLACES else parameter.shape[1] ** -0.5
+        if name == "place.weight" and network.shape.position == "both":
+            scale = 0.0  # rotary positions are there from the start
         if name.endswith(("out.weight", "down.weight")):
             scale *= (2 * network.shape.layers) ** -0.5
         parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)

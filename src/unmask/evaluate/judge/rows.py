@@ -21,7 +21,7 @@ from unmask.evaluate.stats import Floats, bootstrap, ceiling, pearson, spearman
 from unmask.tasks import files
 
 Row = dict[str, Any]
-ENDED = "stop"  # the value of `finish` of a text that has ended
+ENDED = "end"  # the value of `finish` of a text that an end token ended
 ROWS = (".jsonl", ".json")  # such files, and standard input, hold JSON lines
 
 

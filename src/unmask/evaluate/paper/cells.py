@@ -103,7 +103,12 @@ def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None) -> d
         file=data,
         limit=job.limit,
     )
-    return about | {"recipe": recipe.to_dict(), "n": n}
+    begun = {"data": job.place.prompt, "sha256": _hash(job.place.prompt)} if job.place.prompt else {}
+    return about | begun | {"recipe": recipe.to_dict(), "n": n}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @lru_cache(maxsize=1)
@@ -181,10 +186,13 @@ def _texts(job: PaperRun, model: Denoiser) -> list[Figures]:
         recipe = job.recipe(cell)
         about = _header(job, recipe, n)
         with rows.opened(job.rows(about), about) as kept:
-            _sample(model, recipe, n, kept, partial(job.on_progress, cell.name))
+            _sample(model, job.place.prompt, recipe, n, kept, partial(job.on_progress, cell.name))
         mine = [row for row in kept.kept if int(row["number"]) < n]  # another experiment may have wanted more
         seen[cell.name] = sorted(mine, key=lambda row: int(row["number"]))
         found.append({"n": n, **{name: sum(row[name] for row in mine) for name in ("evaluations", "seconds")}})
+        if model.vocab.eos:
+            found[-1]["ended"] = sum(row["ended"] for row in mine) / n
+            found[-1]["empty"] = sum(not row["text"].strip() for row in mine)
         found[-1] |= _about(kept.header) | {"rows": Path(job.rows(about)).name, "judged": job.rows(about, "judged")}
     if job.judge is None:
         return found
@@ -199,27 +207,34 @@ def _texts(job: PaperRun, model: Denoiser) -> list[Figures]:
 
 
 def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_progress: Progress) -> list[Figures]:
-    """The judged rows of samples, by both conventions."""
+    """The judged rows of samples, by both conventions; empty texts are left out."""
     plain = ("number", "seed", "path_entropy")
-    samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in kept]
+    full = [row for row in kept if row["text"].strip()]
+    if not full:
+        raise InputError(f"all texts of {name} are empty", "there is nothing to judge: --judge none")
+    samples = [Sample(row["text"], str(row["number"]), {key: row[key] for key in plain}, row["tokens"]) for row in full]
     return judged(judge, samples, Rules("both"), path, lambda done: on_progress(f"judging {name}", done, len(samples)))
 
 
-def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progress: Callable[[int, int], None]) -> None:
-    """Sample the texts without a prompt that are missing."""
+def _sample(
+    model: Denoiser, prompt: str, recipe: Recipe, n: int, kept: rows.Rows, on_progress: Callable[[int, int], None]
+) -> None:
+    """Sample the texts that are missing; they begin with the prompt, and end before the first EOS."""
     done = {int(row["number"]) for row in kept.kept}
     todo = [number for number in range(n) if number not in done]
     most = batch.size("sample", model.device, recipe.build_search().particles)
     size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
     for some in batch.parts(todo, size):
         on_progress(len(kept.kept), n)
-        results = decode_batch(model, [""] * len(some), recipe=recipe, seeds=[recipe.seed + number for number in some])
+        asked, seeds = [prompt] * len(some), [recipe.seed + number for number in some]
+        results = decode_batch(model, asked, recipe=recipe, seeds=seeds)
         kept.add(
             {
                 "number": number,
                 "seed": one.seed,
-                "text": one.text,
-                "tokens": one.tokens,
+                "text": prompt + one.text if one.text else "",
+                "tokens": _until(one.tokens, model.vocab.eos),
+                "ended": any(token in model.vocab.eos for token in one.tokens),
                 "path_entropy": one.path_entropy,
                 "steps": one.steps,
                 "calls": one.calls,
@@ -230,11 +245,18 @@ def _sample(model: Denoiser, recipe: Recipe, n: int, kept: rows.Rows, on_progres
         )
 
 
+def _until(tokens: list[int], ends: Sequence[int]) -> list[int]:
+    """The tokens before the first end."""
+    return tokens[: next((place for place, token in enumerate(tokens) if token in ends), len(tokens))]
+
+
 def _gain(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Figures:
-    """ln PPL and diversity less those of the baseline, over samples of equal seeds."""
+    """ln PPL and diversity less those of the baseline, over samples of equal seeds that both have."""
     dice, found = np.random.default_rng(0), {}
-    for name in ("ln_ppl", "diversity"):
-        lower = np.array([one[name] - two[name] for one, two in zip(first, second, strict=True)])
+    other = {one["number"]: one for one in second}
+    pairs = [(one, other[one["number"]]) for one in first if one["number"] in other]
+    for name in ("ln_ppl", "diversity") if pairs else ():
+        lower = np.array([one[name] - two[name] for one, two in pairs])
         value, low, high = bootstrap(_mean_of(lower), range(len(lower)), dice=dice)["mean"]
         found[name] = {"difference": _negative(value), "low": _negative(high), "high": _negative(low)}
     return found
@@ -258,19 +280,19 @@ def _runtimes(job: PaperRun, model: Denoiser) -> list[Figures]:
         key = json.dumps([recipe.to_dict(), cell.how])
         if key not in found:
             asked = Chunked(model, 1) if cell.how == "sequential" else model
-            decode_batch(asked, [""], recipe=recipe.replace(steps=2))  # warms up
-            times = _timed(asked, recipe, partial(job.on_progress, cell.name))
+            decode_batch(asked, [job.place.prompt], recipe=recipe.replace(steps=2))  # warms up
+            times = _timed(asked, job.place.prompt, recipe, partial(job.on_progress, cell.name))
             found[key] = times | _about(_header(job, recipe, REPEATS))
     return [dict(found[json.dumps([job.recipe(cell).to_dict(), cell.how])]) for cell in job.cells]
 
 
-def _timed(model: Denoiser, recipe: Recipe, on_progress: Callable[[int, int], None]) -> Figures:
+def _timed(model: Denoiser, prompt: str, recipe: Recipe, on_progress: Callable[[int, int], None]) -> Figures:
     """The median time of a few decodes, and the cost of one."""
     times: list[float] = []
     while not times or (len(times) < REPEATS and sum(times) < ENOUGH):
         on_progress(len(times), REPEATS)
         began = time.perf_counter()
-        result = decode_batch(model, [""], recipe=recipe)[0]
+        result = decode_batch(model, [prompt], recipe=recipe)[0]
         times.append(time.perf_counter() - began)
     costs = {name: getattr(result, name) for name in ("steps", "calls", "evaluations")}
     return {"n": len(times), "seconds": statistics.median(times), "times": times, **costs}
@@ -280,7 +302,7 @@ def _paths(job: PaperRun, model: Denoiser) -> list[Figures]:
     found = []
     for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
-        result = decode_batch(model, [""], recipe=recipe)[0]
+        result = decode_batch(model, [job.place.prompt], recipe=recipe)[0]
         curves = [particle.state_entropy for particle in result.particles]
         ends = [particle.path_entropy for particle in result.particles]
         found.append({"n": 1, "chosen": result.chosen, "curves": curves, "path_entropies": ends})

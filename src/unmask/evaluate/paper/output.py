@@ -40,7 +40,7 @@ def _origin(place: Place, found: Sequence[Figures]) -> str:
     machines = sorted({one["machine"] for one in found if one.get("machine")})
     dates = sorted({str(one["date"])[:10] for one in found if one.get("date")})
     commits = sorted({str(one["commit"])[:10] for one in found if one.get("commit")})
-    asked = "text from nothing" if place.task is None else place.task
+    asked = place.task or (f"text after “{place.prompt}”" if place.prompt else "text from nothing")
     days = " to ".join(dict.fromkeys(dates[:1] + dates[-1:]))
     dtype = f" in {found[0]['dtype']}" if found[0].get("dtype") else ""
     text = f"Model {found[0]['model']}{dtype}, {asked}; {', '.join(machines)}; {days}"
@@ -114,6 +114,8 @@ COLUMNS: dict[str, list[Column]] = {
         ("diversity against the first", _change("diversity", 1, 3)),
         ("path entropy, bits", _mean("path_entropy", 3)),
         ("correlation with ln PPL", _mean("pearson", 3)),
+        ("ended, %", lambda one: f"{100 * one['ended']:.1f}" if "ended" in one else ""),
+        ("empty", lambda one: str(one["empty"]) if one.get("empty") else ""),
         *COSTS,
     ],
     "runtime": [("seconds", _number("seconds", 3)), ("calls", _number("calls", 0)), *COSTS[:1], ("n", _number("n", 0))],

@@ -6,7 +6,8 @@
     [[axis]]              name, and values: each a label beside settings; the cells are all combinations of them
     [[cell]]              cells that are not a combination: labels and settings; `axes` says what the labels are
     [places.NAME]         model, task, n, `made` (how its puzzles are made), `all` (settings), `theirs`: a model of the
-                          paper, `scale`: of all steps and intervals, where the canvas is shorter than the paper's
+                          paper, `scale`: of all steps and intervals, where the canvas is shorter than the paper's,
+                          `prompt`: how all texts begin
     [printed."WHAT"]      the paper's numbers: labels of a cell joined by " / " -> number; `on`: the one place beside
                           which they stand
 
@@ -61,12 +62,13 @@ class Place:
 
     name: str
     model: str
-    task: str | None = None  # None: text from nothing
+    task: str | None = None  # None: text from nothing, or after the prompt
     n: int | None = None  # questions or samples of a cell; None: all of the file
     made: Settings = field(default_factory=dict)  # how puzzles are made, for `unmask puzzles`
     settings: Settings = field(default_factory=dict)
     theirs: bool = False  # a model of the paper, which the user must have
     scale: float = 1.0  # of steps and intervals: as many positions a step as in the paper on a shorter canvas
+    prompt: str = ""  # how all texts begin
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from unmask.errors import ModelError
 from unmask.models.families.blueprint import MOST, Blueprint, Config, Family, Published, Slot
 from unmask.models.families.mdlm import log_linear
 from unmask.models.files.bits import SCALE
-from unmask.models.network import Shape, parameter_shapes
+from unmask.models.network import ROTARY, Shape, parameter_shapes
 
 SIZES = {"vocabulary": "vocabulary", "width": "width", "layers": "layers", "heads": "heads", "inner": "width"}
-CHOICES = {"norm": ("rms", "layer"), "position": ("rotary", "learned", "grid")}
+CHOICES = {"norm": ("rms", "layer"), "position": ("rotary", "learned", "both", "grid")}
 FLAGS = ("qkv_bias", "bias", "qk_norm", "gated", "mlp_bias", "tied", "head_bias")
 BITS = (8, 16)  # of a matrix's weights: whole numbers with scales, or floats of any type
 
@@ -36,11 +36,11 @@ def read(config: Config) -> Blueprint:
         given["places"] = config.integer("places", "length")
         if given["position"] == "grid" and math.isqrt(given["places"]) ** 2 != given["places"]:
             raise ModelError(f"config.json: places is {given['places']}", "the side of a grid must be a square number")
-    elif given["head_width"] % 2:
+    if given["position"] in ROTARY and given["head_width"] % 2:
         raise ModelError(f"config.json: head_width is {given['head_width']}", "rotary positions need an even one")
     config.divided("heads and kv_heads", given["heads"], given["kv_heads"])
     shape = Shape(**given)
-    longest = {"learned": shape.places, "grid": shape.places**2}.get(shape.position, MOST["length"])
+    longest = {"rotary": MOST["length"], "grid": shape.places**2}.get(shape.position, shape.places)
     limit = config.integer("limit", "length", longest)
     if limit > longest:
         raise ModelError(f"config.json: limit is {limit}", f"it has positions for {longest}")

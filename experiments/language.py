@@ -1,0 +1,221 @@
+"""The language model, measured: word problems in several orders with eight paths, and stories.
+
+    python experiments/language.py decode runs/language.jsonl --model text --device cuda --limit 200
+    python experiments/language.py problems runs/language.jsonl
+    python experiments/language.py stories runs/language.jsonl runs/stories     # samples as JSON lines, a file a set
+
+`decode` writes one row for each question or story of each set in SETS: every particle with its text, path entropy,
+surprise, log-probability and whether it ended. Sets that are in the file are not decoded again; after --limit seconds
+no further set begins. `problems` prints the share right of one path, of the path that each chooser takes, of the
+majority's answer and of any path, with 95 % intervals, and by the number of worked steps. `stories` writes one file for
+each set, for `unmask judge` and `experiments/story_quality.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import unmask
+from unmask.decoding.decode import decode_batch
+from unmask.decoding.recipe import Recipe
+from unmask.evaluate.stats import wilson
+from unmask.tasks.grading.steps import equations
+from unmask.tasks.problems import stated
+from unmask.train.documents import held_problems
+
+N, SEED, LENGTH = 512, 1, 128
+SEMI = {"sampler": "semi-ar", "block_length": 32, "fill_tail": True}
+BLOCK = {"sampler": "semi-ar", "block_length": 16, "fill_tail": True, "attention": "block"}
+LATE = {"sampler": "confidence", "late": ("eos",)}
+EIGHT = {"search": "best-of-n", "particles": 8}
+EVEN = {"sampler": "uniform", "temperature": 1.0}
+STORY = {"length": 256}
+SETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "problems block": ("problems", BLOCK),
+    "problems semi-ar 32": ("problems", SEMI),
+    "problems semi-ar 16": ("problems", {**SEMI, "block_length": 16}),
+    "problems confidence": ("problems", {"sampler": "confidence"}),
+    "problems confidence, ends late": ("problems", LATE),
+    "stories uniform 256": ("stories", {**EVEN, **STORY, "steps": 256}),
+    "stories uniform 128": ("stories", {**EVEN, **STORY, "steps": 128}),
+    "stories uniform 64": ("stories", {**EVEN, **STORY, "steps": 64}),
+    "stories block T 0.8": ("stories", {**BLOCK, **STORY, "temperature": 0.8}),
+    "problems uniform T 1 x 8": ("problems", {**EVEN, **EIGHT}),
+    "problems block T 0.7 x 8": ("problems", {**BLOCK, **EIGHT, "temperature": 0.7}),
+    "problems semi-ar 32 T 0.7 x 8": ("problems", {**SEMI, **EIGHT, "temperature": 0.7}),
+    "problems confidence, ends late, T 0.7 x 8": ("problems", {**LATE, **EIGHT, "temperature": 0.7}),
+    "problems block, selection 0.3 x 8": ("problems", {**BLOCK, **EIGHT, "select_temperature": 0.3}),
+    "stories block T 1": ("stories", {**BLOCK, **STORY, "temperature": 1.0}),
+    "stories block uniform T 1": ("stories", {**BLOCK, **STORY, **EVEN}),
+    "stories block T 0.6": ("stories", {**BLOCK, **STORY, "temperature": 0.6}),
+    "stories semi-ar 32 T 0.8": ("stories", {**SEMI, **STORY, "temperature": 0.8}),
+}
+CHOOSERS: dict[str, Callable[[dict[str, Any]], float]] = {
+    "E-BoN": lambda one: one["path_entropy"],
+    "auto (surprise)": lambda one: one["surprise"],
+    "likelihood": lambda one: -one["log_prob"],
+}
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------
+
+
+def decode(args: argparse.Namespace) -> None:
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU
+    began, path = time.monotonic(), Path(args.file)
+    done = {row["set"] for row in rows(path)} if path.exists() else set()
+    model, problems = unmask.load(args.model, args.device), held_problems(args.n, SEED)
+    for name, (kind, settings) in SETS.items():
+        if name in done or not name.startswith(args.only) or time.monotonic() - began > args.limit:
+            continue
+        start = time.monotonic()
+        recipe = Recipe(**({"length": LENGTH} | settings))
+        asked = [one.question for one in problems] if kind == "problems" else [""] * args.n
+        together = max(1, args.rows // (recipe.particles or 1))
+        made = []
+        for begin in range(0, len(asked), together):
+            seeds = list(range(begin, min(len(asked), begin + together)))
+            made += decode_batch(model, asked[begin : begin + together], recipe=recipe, seeds=seeds)
+        with path.open("a", encoding="utf-8") as file:
+            for place, result in enumerate(made):
+                row = {"set": name, "kind": kind, "number": place, "recipe": recipe.to_dict(), "steps": result.steps}
+                row |= {
+                    "evaluations": result.evaluations,
+                    "particles": [particle(model, one) for one in result.particles],
+                }
+                if kind == "problems":
+                    one = problems[place]
+                    row |= {"question": one.question, "answer": one.answer, "people": one.people, "needed": one.steps}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        print(f"{name}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+
+
+def particle(model: Any, one: Any) -> dict[str, Any]:
+    ended = any(token in model.vocab.eos for token in one.tokens)
+    found = {"text": one.text, "path_entropy": one.path_entropy, "surprise": one.surprise, "log_prob": one.log_prob}
+    return found | {"ended": ended}
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# --- problems --------------------------------------------------------------------------------------------------------
+
+
+def problems(args: argparse.Namespace) -> None:
+    for name, some in sets(Path(args.file), "problems").items():
+        right = [[answer(one["text"]) == row["answer"] for one in row["particles"]] for row in some]
+        strict = [
+            [each and true_steps(one["text"]) for each, one in zip(marks, row["particles"], strict=True)]
+            for marks, row in zip(right, some, strict=True)
+        ]
+        spent = sum(row["evaluations"] for row in some) / len(some)
+        empty = sum(not one["text"].strip() for row in some for one in row["particles"]) / sum(map(len, right))
+        print(f"{name}: n {len(some)}, {spent:.0f} evaluations, empty {empty:.3f}")
+        print(f"  one path {single(right)}, steps true as well {single(strict)}")
+        if len(right[0]) > 1:
+            for chooser, score in CHOOSERS.items():
+                picked = [marks[best(row, score)] for marks, row in zip(right, some, strict=True)]
+                print(f"  {chooser} {share(picked)}")
+            print(f"  vote {share([vote(row) == row['answer'] for row in some])}")
+            print(f"  any of {len(right[0])} {share([any(marks) for marks in right])}")
+        needed = defaultdict(list)
+        for row, marks in zip(some, right, strict=True):
+            needed[row["needed"]].append(sum(marks) / len(marks))
+        by = ", ".join(f"{steps}: {sum(each) / len(each):.3f} ({len(each)})" for steps, each in sorted(needed.items()))
+        print(f"  one path by worked steps: {by}")
+
+
+def sets(path: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows(path):
+        if row["kind"] == kind:
+            found[row["set"]].append(row)
+    return found
+
+
+def answer(text: str) -> float | None:
+    said = stated(text)
+    return None if said is None else float(said)
+
+
+def true_steps(text: str) -> bool:
+    steps = equations(text)
+    return bool(steps) and all(true for _, true in steps)
+
+
+def best(row: dict[str, Any], score: Callable[[dict[str, Any]], float]) -> int:
+    return min(range(len(row["particles"])), key=lambda place: score(row["particles"][place]))
+
+
+def vote(row: dict[str, Any]) -> float | None:
+    said = [value for one in row["particles"] if (value := answer(one["text"])) is not None]
+    return Counter(said).most_common(1)[0][0] if said else None
+
+
+def share(right: list[bool]) -> str:
+    low, high = wilson(sum(right), len(right))
+    return f"{sum(right) / len(right):.3f} ({low:.3f}–{high:.3f})"
+
+
+def single(right: list[list[bool]]) -> str:
+    """The mean over all paths; the interval is over questions."""
+    each = torch.tensor([[float(mark) for mark in marks] for marks in right]).mean(1)
+    half = 1.96 * float(each.std()) / math.sqrt(len(each))
+    return f"{float(each.mean()):.3f} (± {half:.3f})"
+
+
+# --- stories ---------------------------------------------------------------------------------------------------------
+
+
+def stories(args: argparse.Namespace) -> None:
+    place = Path(args.directory)
+    place.mkdir(parents=True, exist_ok=True)
+    for name, some in sets(Path(args.file), "stories").items():
+        path = place / f"{name.removeprefix('stories ').replace(' ', '-')}.jsonl"
+        with path.open("w", encoding="utf-8") as file:
+            for row in some:
+                one = row["particles"][0]
+                finish = "end" if one["ended"] else "length"
+                row = {"number": row["number"], "text": one["text"], "path_entropy": one["path_entropy"]}
+                row |= {"steps": some[0]["steps"], "finish": finish}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        ended = sum(row["particles"][0]["ended"] for row in some)
+        words = sum(len(row["particles"][0]["text"].split()) for row in some) / len(some)
+        print(
+            f"{path}: n {len(some)}, ended {share([True] * ended + [False] * (len(some) - ended))}, {words:.0f} words"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("decode")
+    one.add_argument("--model", default="text")
+    one.add_argument("--device", default="cpu")
+    one.add_argument("--n", type=int, default=N)
+    one.add_argument("--rows", type=int, default=1024, help="rows decoded together")
+    one.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further set begins")
+    one.add_argument("--only", default="", help="sets whose names begin so")
+    two, three = commands.add_parser("problems"), commands.add_parser("stories")
+    for each, work in ((one, decode), (two, problems), (three, stories)):
+        each.add_argument("file")
+        each.set_defaults(work=work)
+    three.add_argument("directory")
+    args = parser.parse_args()
+    args.work(args)
+
+
+if __name__ == "__main__":
+    main()
