@@ -14,7 +14,7 @@ import lzma
 from pathlib import Path
 from typing import Any
 
-KEPT = "number seed strict as_published path_entropy steps calls evaluations"
+KEPT = "number seed strict as_published path_entropy ended steps calls evaluations"
 JUDGED = "judge judge_tokens nats ln_ppl mdlm_tokens mdlm_nats diversity distinct_1 distinct_2 distinct_3"
 
 

@@ -6,7 +6,7 @@ dir=$1 device=$2 many=${3:-4}
 mkdir -p "$dir"
 for _ in 1 2 3; do # experiments share cells: one that finds such a cell being decoded waits for the next round
     {
-        for place in sudoku countdown; do
+        for place in sudoku countdown problems; do
             for name in samplers decay vote; do echo "$name $place"; done
         done
         for name in strength particles steps; do echo "$name sudoku"; done

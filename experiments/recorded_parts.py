@@ -112,8 +112,8 @@ def main() -> None:
     case("sudoku confidence 1x8", sudoku, canvases[:1], {"sampler": "confidence", **eight}, one)
     case("countdown confidence 66x8", count, mixed, {"sampler": "confidence", **eight}, "recording dropping keeping")
     case("countdown eb 66x8", count, mixed, {"sampler": "eb", **eight}, "dropping keeping")
-    lengths, four = holes(text, *range(32, 513, 32)), {**uniform, "particles": 4}
-    case("text uniform one a step, 32..512, 16x4", text, lengths, four, "recording dropping", 2)
+    lengths, four = holes(text, *range(32, 257, 16)), {**uniform, "particles": 4}
+    case("text uniform one a step, 32..256, 15x4", text, lengths, four, "recording dropping", 2)
     case("text uniform 16 steps, 128, 1x8", text, holes(text, 128), {**uniform, "steps": 16}, one, 9)
     case("text uniform 64 steps, 256, 8x8", text, holes(text, *[256] * 8), {**uniform, "steps": 64}, one)
     case("text compiled uniform 64 steps, 256, 1x8", compiled(text), holes(text, 256), {**uniform, "steps": 64}, steps)

@@ -32,7 +32,7 @@ PUZZLES = [
     "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79",
     "..9748...7.........2.1.9.....7...24..64.1.59..98...3.....8.3.2.........6...2759..",
 ]
-PROMPTS = ["The city of Vienna", "In 1995 the", "A river in the north of the", "Music is a", "The first of these was"]
+PROMPTS = ["Once upon a time", "One day, a little", "Lily and Tom went to the", "There was a", "The dog was very"]
 
 
 def bodies(model: str, steps: int, length: int) -> list[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""Does path entropy know how good a text is? Unconditional samples of the text model, judged by an AR model.
+"""Does path entropy know how good a text is? Unconditional samples, judged by an AR model.
+
+It was written for the former text model, of prose: ends of text are never drawn, and samples fill their canvas. For
+stories that end, `unmask paper quality --on text` and `experiments/story_quality.py` take its place.
 
     python experiments/text_entropy.py sample runs/samples.jsonl --device cuda
     python experiments/text_entropy.py judge runs/samples.jsonl --judge DIR --device cuda > runs/text_entropy.json

@@ -422,7 +422,7 @@ def test_one_is_not_several(run, here):
         ("eval countdown --data good.txt", "line 1 of 'good.txt': 'senate' is not a number"),
         ("eval sudoku --data good.txt", "there is no Sudoku in 'good.txt'"),
         ("eval text --data good.txt --sampler eb", "--sampler has no effect on text"),
-        ("eval text --data good.txt", "a window has 512: give more text"),
+        ("eval text --data empty.txt", "there is no text in 'empty.txt'"),
         ("train chess new --steps 1", "unknown task 'chess': choose from sudoku, countdown, text"),
         ("train prose new --steps 1", "prose needs text to train and to validate on"),
         ("train text new --steps 1", "text needs the source of its stories"),

@@ -30,7 +30,7 @@ from unmask.evaluate.judge.judge import Window, batches, chunks, distinct, strid
 
 transformers = pytest.importorskip("transformers")
 END = "<|endoftext|>"
-TEXTS = ["The city of Vienna", "é", "a", "漢字 and 🙂, naïve", "to be or not to be " * 3, "x y z"]
+TEXTS = ["Once upon a time", "é", "a", "漢字 and 🙂, naïve", "to be or not to be " * 3, "x y z"]
 
 
 def tiny(directory: Path, kind: str = "gpt2") -> str:

@@ -286,9 +286,9 @@ def test_rolling_goes_in_windows():
 def test_blanks_belong_to_the_continuation_and_nothing_is_lost():
     model = Unmask(pretrained="text", device="cpu")
     words = model.model.tokenizer
-    assert model._pair("The city ", "of Vienna") == model._pair("The city", " of Vienna")
-    given, target = model._pair("The cit", "y")  # one token reaches over the border
-    assert words.decode(given) == "The cit" and target
+    assert model._pair("Once upon ", "a time") == model._pair("Once upon", " a time")
+    given, target = model._pair("Once up", "on")  # one token reaches over the border
+    assert words.decode(given) == "Once up" and target
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ def test_the_page_runs_as_printed(tmp_path):
         words = [sys.executable, "-c", block] if language == "python" else ["bash", "-ec", block]
         ran = subprocess.run(words, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True)
         assert ran.returncode == 0, (block, ran.stderr[-2000:])
-        if "capitals.yaml" in block:
-            printed = next(line for line in page.splitlines() if line.startswith("|capitals|"))
+        if "endings.yaml" in block:
+            printed = next(line for line in page.splitlines() if line.startswith("|endings|"))
             assert printed in ran.stdout
     wrong = "lm-eval --model unmask --model_args pretrained=table,serach=smc --tasks words.yaml"
     ran = subprocess.run([COMMAND, *wrong.split()], cwd=tmp_path, capture_output=True, text=True)

@@ -77,7 +77,10 @@ def test_blanks_of_a_real_tokenizer_stay() -> None:
     seen: list[Event] = []
     model = load("text")
     result = decode(
-        model, "The city", recipe=Recipe(length=8, sampler="uniform", temperature=1.0), on_event=seen.append
+        model,
+        "Once upon",
+        recipe=Recipe(length=8, sampler="uniform", temperature=1.0, ban=("eos",)),
+        on_event=seen.append,
     )
     known = {token: word for event in seen for token, word in event.get("words", [])}
     assert "".join(known[token] for token in result.tokens[seen[0]["given"][0] :]) == result.text

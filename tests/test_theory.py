@@ -241,15 +241,15 @@ def test_files_of_texts(table, tmp_path):
 
 def test_windows_of_prose(tmp_path):
     model = load("text")
-    (tmp_path / "prose.txt").write_text("The city of Vienna was built.\n\nIt is the capital of Austria.\n")
+    (tmp_path / "prose.txt").write_text("Lily had a red ball.\n\nShe liked to play with it all day.\n")
     texts, _ = read(model, str(tmp_path / "prose.txt"), 4, 3)
-    whole = [*model.tokenizer.encode("The city of Vienna was built."), model.vocab.eos[0]]
+    whole = [*model.tokenizer.encode("Lily had a red ball."), model.vocab.eos[0]]
     assert [token for text in texts for token in text.tokens][: len(whole)] == whole
     assert all(len(text.tokens) == 4 for text in texts)
     with pytest.raises(InputError, match="at least 2"):
         read(model, str(tmp_path / "prose.txt"), 16, 3)
-    with pytest.raises(InputError, match="length is 513"):
-        read(model, str(tmp_path / "prose.txt"), 513, 3)
+    with pytest.raises(InputError, match=f"length is {model.limit + 1}"):
+        read(model, str(tmp_path / "prose.txt"), model.limit + 1, 3)
 
 
 def test_boards_and_puzzles(tmp_path):
@@ -323,8 +323,8 @@ def test_theory_writes_rows_a_summary_and_a_figure(capsys, tmp_path):
         ("theory two.txt --model table --limit 1 -o out", "limit is"),
         ("theory two.txt --model table --sampler confidence -o out", "the theory is about random order"),
         ("theory two.txt --model table -o one.txt/out", "cannot write to 'one.txt/out'"),
-        ("theory pairs.jsonl --model table --background text -o out", "the background 'text' has 8192 tokens"),
-        ("theory two.txt --model table --background text -o out", "the background 'text' has 8192 tokens, table has 6"),
+        ("theory pairs.jsonl --model table --background text -o out", "the background 'text' has 4096 tokens"),
+        ("theory two.txt --model table --background text -o out", "the background 'text' has 4096 tokens, table has 6"),
     ],
 )
 def test_failures_are_one_line(capsys, tmp_path, monkeypatch, line, expected):

@@ -33,7 +33,7 @@ class Cell:
         return f"{self.task}{self.level}-{self.sampler}"
 
     def recipe(self, **more: Any) -> Recipe:
-        text = {"length": self.level, "ban": "eos"} if self.task == "text" else {}
+        text = {"length": self.level, "ban": "eos"} if self.task == "text" else {}  # as the former text model was asked
         steps = {"steps": self.steps} if self.steps else {}
         return Recipe.from_dict({"sampler": self.sampler, "temperature": 1.0, **steps, **text, **more})
 

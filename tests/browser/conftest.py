@@ -55,8 +55,10 @@ def board(big_enough: bool) -> list[Event]:
 @pytest.fixture(scope="session")
 def prose(big_enough: bool) -> list[Event]:
     size = {"steps": 32, "length": 64, "particles": 8} if big_enough else {"steps": 8, "length": 16, "particles": 4}
-    recipe = Recipe(sampler="uniform", temperature=1.0, search="smc", every=2 + 2 * big_enough, seed=1, **size)
-    return walked(model=load("text"), prompt="The city of Vienna", recipe=recipe)
+    recipe = Recipe(
+        sampler="uniform", temperature=1.0, search="smc", every=2 + 2 * big_enough, seed=1, ban=("eos",), **size
+    )
+    return walked(model=load("text"), prompt="Once upon a time", recipe=recipe)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from screen import PUZZLE, Open, settle
 
-from unmask import Denoiser, Recipe, decode, load
+from unmask import Denoiser, decode, load
 from unmask.cli import main
 from unmask.decoding import trace
 from unmask.report.page import report
@@ -26,7 +26,7 @@ from unmask.server.run import Server, serve
 from unmask.tasks.puzzles import sudoku
 
 HERE = "() => window.unmask"
-TEXT = {"model": "text", "given": "The city of Vienna", "length": 16, "seed": 3, "a.sampler": "uniform", "a.steps": 16}
+TEXT = {"model": "text", "given": "Once upon a time", "length": 16, "seed": 3, "a.sampler": "uniform", "a.steps": 16}
 WALK = {"a.temperature": 1, "a.search": "smc", "a.particles": 4, "a.every": 4}
 BOARD = {"model": "sudoku", "given": PUZZLE, "seed": 2, "a.sampler": "uniform", "a.temperature": 1, "a.search": "smc"}
 EIGHT = {"a.particles": 8, "a.every": 4}
@@ -105,9 +105,9 @@ def test_text_is_watched_while_it_is_decoded(live: Open) -> None:
     page.wait_for_function(SEEN)  # a part of the walk is there before its end
     assert first(page, ".one canvas").is_visible() and button(page, "Stop").is_enabled()
     expect(first(page, ".outcome")).to_be_visible(timeout=60_000)
-    recipe = Recipe("uniform", "smc", length=16, steps=16, temperature=1.0, particles=4, every=4, seed=3)
-    result = decode(load("text"), "The city of Vienna", recipe=recipe)
-    assert first(page, ".outcome .answer").text_content() == f"The city of Vienna{result.text}"
+    settings = {"sampler": "uniform", "search": "smc", "length": 16, "steps": 16, "particles": 4, "every": 4, "seed": 3}
+    result = decode(load("text"), "Once upon a time", temperature=1.0, **settings)
+    assert first(page, ".outcome .answer").text_content() == f"Once upon a time{result.text}"
     assert figure(page, "path entropy") == f"{result.path_entropy:.3f} bits"
     assert figure(page, "log-probability") == f"{result.best.log_prob:.3f} nats"
     assert figure(page, "chosen by") == "path entropy"
@@ -241,7 +241,7 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     assert page.locator("#A-steps").input_value() == "16"  # what was set comes back
 
 
-PROMPTS = ['--length It\'s "so" $HOME \\ `x` café\n-', "The[MASK*3] of 'Vienna'[MASK]"]
+PROMPTS = ['--length It\'s "so" $HOME \\ `x` café\n-', "Once[MASK*3] a 'girl'[MASK]"]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -297,7 +297,7 @@ def test_the_trace_is_taken_along(live: Open, tmp_path: Path) -> None:
 
 
 def test_a_walk_is_stopped(live: Open, host: tuple[str, Server]) -> None:
-    page = live({**TEXT, **WALK, "length": 256, "a.steps": 256, "a.particles": 16})
+    page = live({**TEXT, **WALK, "length": 240, "a.steps": 240, "a.particles": 16})
     button(page, "Decode").click()
     page.wait_for_function(SEEN)
     press(page, "Escape")
@@ -312,7 +312,7 @@ def test_a_walk_is_stopped(live: Open, host: tuple[str, Server]) -> None:
 
 
 def test_a_walk_that_fails_says_so_in_its_trace(live: Open, host: tuple[str, Server], tmp_path: Path) -> None:
-    page = live({**TEXT, **WALK, "length": 256, "a.steps": 256, "a.particles": 16})
+    page = live({**TEXT, **WALK, "length": 240, "a.steps": 240, "a.particles": 16})
     button(page, "Decode").click()
     page.wait_for_function(SEEN)
     for job in host[1].batcher.running:

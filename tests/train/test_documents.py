@@ -14,7 +14,7 @@ import torch
 
 from fabricated_source import write
 from unmask.cli import main
-from unmask.models import load
+from unmask.models import WEIGHTS, load
 from unmask.tasks.puzzles.word_problems import RESERVED, word_problem
 from unmask.train import documents, shards
 from unmask.train.documents import BLOCK, CONFIG, END, LENGTH, MASK, Documents, _given, held_problems, make_tokenizer
@@ -89,6 +89,17 @@ def test_what_is_given_of_stories() -> None:
     assert (given[suffix].sum(1) < LENGTH).all()
 
 
+def test_texts_are_one_to_a_row(directory: Path) -> None:
+    """Blank lines separate them; ends follow, and what does not fit is cut off."""
+    words = Documents(str(directory)).words
+    (directory / "texts.txt").write_text("A dog\nran.\n\n<|endoftext|> is text.\n\n" + "ran. " * 40)
+    rows = documents.text_rows(str(directory / "texts.txt"), words, 64)
+    assert rows.shape == (3, 64) and rows.dtype == np.int64
+    assert [words.decode(row[row != END].tolist()) for row in rows[:2]] == ["A dog\nran.", "<|endoftext|> is text."]
+    assert (rows[:2, -1] == END).all() and END not in rows[2]
+    assert (np.diff((rows == END).astype(int), axis=1) >= 0).all()
+
+
 def test_reserved_problems_are_never_trained_on(directory: Path) -> None:
     dice = Random(0)
     trained = {word_problem(dice).key for _ in range(3000)}
@@ -138,6 +149,20 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     model = load("made")
     assert model.limit == LENGTH and model.vocab.eos == (END,) and model.blocks == BLOCK
     capsys.readouterr()
+
+
+def test_the_bundled_model_can_begin_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(documents, "SOLVED", 1)
+    monkeypatch.setattr(documents, "Shards", functools.partial(shards.Shards, rows=70, batch=64))
+    source = write(tmp_path / "llama2.data")
+    given = ["--stories", str(source), "--batch", "2", "--held", "1", "--rate", "0", "--weights", "text"]
+    assert main(["train", "text", "other", "--steps", "1", *given]) == 0
+    assert Path("other/tokenizer.json").read_text() == (WEIGHTS / "text" / "tokenizer.json").read_text()
+    one, two = load("text"), load("other")
+    assert two.blocks == one.blocks == BLOCK and two.limit == one.limit == LENGTH
+    pairs = zip(one.network.parameters(), two.network.parameters(), strict=True)
+    assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in pairs)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from unmask.cli import main
 from unmask.core.state import Vocab
 from unmask.errors import InputError
 from unmask.evaluate import rows as files
-from unmask.models import WEIGHTS
 from unmask.models.laws import check
 from unmask.models.tokenizers import Characters, FileTokenizer
 from unmask.models.transformer import Transformer
@@ -338,16 +337,6 @@ def test_trained_weights_can_begin_another(made, weights, said):
     assert Path("other/tokenizer.json").read_text() == Path("made/tokenizer.json").read_text()
 
 
-def test_an_embedded_model_can_begin_another(made):
-    given = ["--corpus", "b.txt", "--heldout", "b.txt", "--batch", "1", "--held", "1", "--rate", "0"]
-    assert main(["train", "prose", "other", "--steps", "1", "--weights", "text", *given]) == 0
-    assert Path("other/tokenizer.json").read_text() == (WEIGHTS / "text" / "tokenizer.json").read_text()
-    one, two = load("text").network, load("other").network
-    assert all(
-        torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(one.parameters(), two.parameters(), strict=True)
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -363,6 +352,7 @@ def test_an_embedded_model_can_begin_another(made):
         ("prose new --corpus b.txt --heldout b.txt --tokenizer gap.json", "is not a tokenizer of ours"),
         ("prose new --corpus b.txt --heldout b.txt --tokenizer large.json", "'large.json' has 8193 tokens"),
         ("prose new --corpus b.txt --heldout b.txt --weights sudoku", "is of another task: give another directory"),
+        ("prose new --corpus b.txt --heldout b.txt --weights text", "is of another task: give another directory"),
         ("prose new --corpus b.txt --heldout b.txt --weights b.txt", "there is no 'tokenizer.json': give the --token"),
         (
             "prose new --corpus b.txt --heldout b.txt --weights b.txt --tokenizer made/tokenizer.json",
@@ -414,23 +404,30 @@ def test_eval(made, capsys):
     assert "–" in capsys.readouterr().out
 
 
-def test_the_embedded_model_knows_english(tmp_path, capsys):
-    """A licence costs it about 1.8 bits a byte; the same letters in any order cost far more."""
-    said = (Path(__file__).parents[2] / "LICENSE").read_text()
-    mixed = "".join(Random(0).sample(said, len(said)))
+STORY = (
+    "Once upon a time, there was a little girl named Mia. She had a small red boat. Every day she went to the pond "
+    "with her dad to play with it. One day, the wind was very strong, and it took the boat far away. Mia was sad and "
+    "began to cry. A big duck saw her. The duck swam to the boat and pushed it back to the shore. "
+    '"Thank you, duck!" said Mia. She gave the duck some bread. From that day on, they were good friends.'
+)
+
+
+def test_the_embedded_model_knows_stories(tmp_path, capsys):
+    """The same words in any order cost far more than a story."""
+    words = STORY.split()
+    mixed = " ".join(Random(0).sample(words, len(words)))
     found = []
-    for content in (said, mixed):
+    for content in (STORY, mixed):
         (tmp_path / "a.txt").write_text(content)
-        assert main(["eval", "text", "--data", str(tmp_path / "a.txt"), "--limit", "1", "--json"]) == 0
+        assert main(["eval", "text", "--data", str(tmp_path / "a.txt"), "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out)["bits_per_byte"])
-    assert found[0] < 2.8 and found[1] > 4
+    assert found[0] < 1.5 and found[1] > 2 * found[0]
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         (["--data", "nowhere.txt"], "cannot read the text 'nowhere.txt'"),
-        (["--data", "few.txt"], "the held-out text has"),
         (["--data", "few.txt", "--limit", "0"], "limit is 0"),
         (["--data", "few.txt", "--model", "table"], "table was not made by `unmask train text` or `prose`"),
         (["--data", "few.txt", "--model", "sudoku"], "sudoku was not made by `unmask train text` or `prose`"),

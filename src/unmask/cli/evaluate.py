@@ -30,9 +30,9 @@ from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, shots
 from unmask.tasks.task import located
-from unmask.train import prose
+from unmask.train import documents, prose
 
-NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of the model of prose"}
+NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of texts"}
 LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
 
@@ -178,7 +178,10 @@ def _eval_text(args: Namespace) -> None:
     ):
         raise InputError(f"{model.name} was not made by `unmask train text` or `prose`", "give such a model")
     words = model.tokenizer.fast
-    windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
+    if model.blocks is not None:  # it was trained on one document a row
+        windows = documents.text_rows(args.data, words, model.limit or documents.LENGTH)[: args.limit]
+    else:
+        windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
     sizes = prose.widths(words)[windows].sum(1)
     about = _header(args, _model(args, "text")) | {"n": len(windows)}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:

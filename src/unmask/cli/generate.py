@@ -104,7 +104,7 @@ def add_generate(parser: ArgumentParser) -> None:
     parser.epilog = f"{NOTES}\n\n{parser.epilog}"
     parser.set_defaults(too_many=_too_many)
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to continue; - reads standard input")
-    about = "text with masks instead of a prompt, like 'The[MASK*2] of Vienna'; - reads standard input"
+    about = "text with masks instead of a prompt, like 'Tom has a[MASK*2].'; - reads standard input"
     flag(parser, "--canvas TEXT", about)
     flag(parser, "--prompts FILE", "a prompt on each line, decoded together; - reads standard input")
     flag(parser, "--chat", "the prompt is a question: apply the chat template")

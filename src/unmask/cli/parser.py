@@ -31,9 +31,9 @@ COMMANDS: dict[str, Command] = {
         "generate",
         "Generate text after a prompt, or fill the masks of a canvas.",
         """\
-  unmask generate 'The city of Vienna' --sampler uniform --temperature 1
-  unmask generate 'The city of Vienna' --sampler uniform --temperature 1 --length 24 --seed 3 --json
-  unmask generate --canvas 'The[MASK*4] of Vienna was built in[MASK*2].'
+  unmask generate 'Once upon a time'
+  unmask generate 'One day, a little girl named Lily' --temperature 0.5 --seed 3 --json
+  unmask generate --canvas 'Once upon a time, there was a[MASK*3] who liked to[MASK*4].'
   unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search best-of-n --particles 8
   unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
   unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
@@ -218,8 +218,8 @@ how uncertain the model was, in bits, at the masks that were left."""
 START = """\
 start with:
   unmask demo
-  unmask generate 'The city of Vienna' --sampler uniform --temperature 1
-  unmask generate 'The city of Vienna' --sampler uniform --temperature 1 --search auto --trace path.jsonl
+  unmask generate 'Once upon a time'
+  unmask generate 'Once upon a time' --length 64 --search auto --trace path.jsonl
   unmask report path.jsonl
 `unmask COMMAND --help` lists the flags of a command, with examples."""
 

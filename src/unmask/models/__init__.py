@@ -51,7 +51,7 @@ def countdown(device: str | torch.device = "cpu", dtype: torch.dtype = torch.flo
 
 
 def text(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
-    """English prose of up to 512 tokens, trained on Wikipedia."""
+    """Short English stories and word problems with worked steps, up to 256 tokens."""
     return from_directory(WEIGHTS / "text", torch.device(device), dtype, name="text")
 
 

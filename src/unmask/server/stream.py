@@ -55,6 +55,10 @@ class Spelling:
         """How many tokens begin before this place of the text."""
         return sum(self.start(place) < end for place in range(len(self.ids)))
 
+    def whole(self, end: int) -> int:
+        """How many tokens end before this place of the text; of the last ones those without text may be partial."""
+        return max((at + 1 for at, place in enumerate(self.ends) if self.start(at) < place <= end), default=0)
+
     def piece(self, place: int) -> str:
         """The text of one token."""
         return self.text[self.start(place) : self.ends[place]]
@@ -104,7 +108,7 @@ class SentText:
         self.columns = visible(row[:end], self.choice, self.vocab)
         self.spelling.add(row[at] for at in self.columns[len(self.spelling.ids) :])
         end = sendable(self.spelling.text, self.stops)
-        return self._send(end, sum(place <= end for place in self.spelling.ends) if end else 0)
+        return self._send(end, self.spelling.whole(end))
 
     def rest(self, spelling: Spelling, end: int) -> tuple[str, range]:
         """Text and tokens up to the end of the whole answer."""

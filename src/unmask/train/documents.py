@@ -29,6 +29,7 @@ from unmask.evaluate.judge.stories import Source, read_source
 from unmask.models.network import Network
 from unmask.models.tokenizers import read_tokenizer
 from unmask.models.transformer import Transformer
+from unmask.tasks import files
 from unmask.tasks.puzzles.word_problems import WordProblem, word_problem
 from unmask.train.loop import noised_hidden
 from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, times
@@ -163,6 +164,16 @@ def problem_rows(problems: list[WordProblem], words: Tokenizer) -> tuple[Array, 
     for row, (one, other) in enumerate(rows):
         tokens[row, : len(one) + len(other)] = one + other
     return tokens, np.array([len(one) for one, _ in rows])
+
+
+def text_rows(path: str, words: Tokenizer, length: int = LENGTH) -> NDArray[np.int64]:  # [N, length]
+    """The documents of a file, one a row, filled up with ends; what does not fit is cut off."""
+    words.encode_special_tokens = True  # text that spells a special token is text
+    found = words.encode_batch_fast(list(files.documents(path)), add_special_tokens=False)
+    tokens = np.full((len(found), length), END, dtype=np.int64)
+    for row, one in zip(tokens, found, strict=True):
+        row[: len(one.ids)] = one.ids[:length]
+    return tokens
 
 
 @dataclass(frozen=True)

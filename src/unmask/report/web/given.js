@@ -8,9 +8,10 @@ const KINDS = {
     label: "Prompt",
     note: "The model continues it. With [MASK] or [MASK*8] in it, the holes are filled instead.",
     examples: {
-      Vienna: "The city of Vienna",
-      "a river": "The river flows through",
-      "fill holes": "The[MASK*6] of Vienna was built in[MASK*4] by the[MASK*6].",
+      "a story": "Once upon a time",
+      Lily: "One day, a little girl named Lily",
+      "a word problem": "Tom has 5 apples. Mia has 3 more apples than Tom. How many apples does Mia have?",
+      "fill holes": "Once upon a time, there was a[MASK*4] who liked to[MASK*6].",
     },
   },
   sudoku: {
