@@ -265,3 +265,13 @@ def test_eval_uses_the_default_only_where_nothing_is_said(tmp_path: Path, capsys
     capsys.readouterr()
     main(["solve", "15,44,79,50", "--model", str(directory), "--steps", "3", "--json"])
     assert Recipe.from_dict(json.loads(capsys.readouterr().out)["recipe"]) == Recipe("margin", steps=3)
+
+
+def test_a_trained_model_has_the_recipe_of_its_task(tmp_path: Path) -> None:
+    small = """{"width": 16, "layers": 1, "heads": 2, "inner": 16}"""
+    words = ("train", "countdown", str(tmp_path / "a"), "--steps", "1", "--batch", "4", "--held", "1", "--shape", small)
+    assert main([*words]) == 0
+    assert default_recipe(tmp_path / "a") == default_recipe("countdown")
+    (tmp_path / "a/recipe.json").write_text('{"sampler": "margin"}')
+    assert main(["merge", str(tmp_path / "a"), "--out", str(tmp_path / "b")]) == 0
+    assert default_recipe(tmp_path / "b") == {"sampler": "margin"}

@@ -15,7 +15,7 @@ from unmask.errors import InputError, unknown
 from unmask.models import MODELS, on_device
 from unmask.models.network import Network
 from unmask.train import countdown, documents, prose, sudoku
-from unmask.train.initial import FREE, fresh, merge, save, sizes, take, weights_at
+from unmask.train.initial import FREE, bring_recipe, fresh, merge, save, sizes, take, weights_at
 from unmask.train.log import LOG, PLOT
 from unmask.train.loop import STATE, Plan, reached, train
 from unmask.train.optim import OPTIMIZERS
@@ -64,6 +64,7 @@ def run_train(args: Namespace) -> None:
 
     def keep(place: Path, trained: Network) -> None:
         save(place, config, trained, bits=args.bits)
+        bring_recipe(place, args.task)
 
     try:
         with show.training() as on_event:

@@ -79,16 +79,18 @@ def task(options: DataOptions) -> TrainTask:
 
     def prepare() -> Mapping[str, Any]:
         """Make the tokenizer, unless there is one, and start the process that makes stories."""
-        place, beside = (
-            options.directory / "tokenizer.json",
-            options.weights and options.weights.parent / "tokenizer.json",
-        )
-        if not place.exists():
+        kept = options.directory / "tokenizer.json"
+        if not kept.exists():
+            beside = None if options.weights is None else options.weights.parent / "tokenizer.json"
             given = options.tokenizer or beside
             words = read_words(given) if given else make_tokenizer(_some(source, options.device))
-            place.write_text(words.to_str(), encoding="utf-8")
+            kept.write_text(words.to_str(), encoding="utf-8")
         shards = Shards(
-            str(options.directory), options.stories or "", place.read_text(encoding="utf-8"), device=options.device
+            str(options.directory),
+            str(options.stories),
+            kept.read_text(encoding="utf-8"),
+            device=options.device,
+            graph=False,  # beside a training it is as fast, and it starts at once
         )
         started.enter_context(making(shards))
         return {"held": options.held}

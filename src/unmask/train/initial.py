@@ -18,6 +18,7 @@ from unmask.models.families.blueprint import Config
 from unmask.models.families.native import BITS, NATIVE, read
 from unmask.models.files import checkpoint
 from unmask.models.files.bits import pack, unpack
+from unmask.models.files.directory import RECIPE
 from unmask.models.files.hub import TOKENIZER
 from unmask.models.network import Network, Shape, empty
 from unmask.models.tokenizers import Characters
@@ -107,8 +108,15 @@ def save(directory: Path, config: Mapping[str, Any], network: Network, bits: int
     _write(directory, config, dict(network.named_parameters()), bits, None, [])
 
 
+def bring_recipe(directory: Path, task: str) -> None:
+    """Give a trained model the default recipe of the bundled one of its task, unless it has its own."""
+    bundled = checkpoint.read_bytes(BUNDLED_WEIGHTS / task, RECIPE)
+    if bundled is not None and not (directory / RECIPE).exists():
+        (directory / RECIPE).write_bytes(bundled)
+
+
 def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | None = None) -> None:
-    """Checkpoints of one network of ours -> the mean of their weights, with the first one's tokenizer.
+    """Checkpoints of one network of ours -> the mean of their weights, with the first one's tokenizer and recipe.
 
     The mean of two runs from one start is often better than either.
     """
@@ -119,7 +127,7 @@ def merge(sources: Sequence[Path], target: Path, bits: int = 8, group: int | Non
             if _network(other) != _network(config):
                 raise ModelError(f"{str(source)!r} is of another network than {str(sources[0])!r}", "they have no mean")
             weights = {name: weight + more[name] for name, weight in weights.items()}
-        for name in TOKENIZER:
+        for name in (*TOKENIZER, RECIPE):
             data = checkpoint.read_bytes(sources[0], name)
             if data is not None:
                 begun.append(target / name)
