@@ -77,7 +77,9 @@ class Live {
 
   // The settings that hold for the model where a request gives none.
   _usual() {
-    const { length, seed, ...rest } = this.chosen.unmask.recipe;
+    const rest = { ...this.chosen.unmask.recipe };
+    delete rest.length;
+    delete rest.seed;
     return rest;
   }
 
