@@ -16,8 +16,7 @@ from unmask.models import load
 from unmask.models.cache import Cached, cached
 from unmask.models.transformer import Transformer, block_causal, random_transformer
 from unmask.models.wrap import Chunked
-from unmask.train.loop import noised_hidden
-from unmask.train.process import block_times, blocks_of, seen_copies
+from unmask.train.process import block_times, blocks_of, noised_hidden, seen_copies
 
 SIZE = 8
 PROMPTS = ["hello there", "abc", "a b c d e f g"]

@@ -31,8 +31,7 @@ from unmask.models.tokenizers import read_tokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import files
 from unmask.tasks.puzzles.word_problems import WordProblem, word_problem
-from unmask.train.loop import noised_hidden
-from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, times
+from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, noised_hidden, times
 from unmask.train.shards import HELD, Shards, making, shard
 from unmask.train.stories import Sampler, texts
 from unmask.train.task import Array, DataOptions, TrainTask, hashes
@@ -60,8 +59,8 @@ CONFIG: dict[str, Any] = {
     "torch_dtype": "float32",
 }
 PLAN: dict[str, Any] = {"weighting": "nelbo", "batch": 512, "decay": 0.1, "mixture": 0.5}
-PROBLEMS, ASKED = 0.5, 0.8  # the share of rows that are problems, and of these the share whose question is given
-PROMPTED, INFILLED = 0.4, 0.1  # shares of the stories whose first words, or first and last words, are given
+PROBLEMS, ASKED = 0.5, 0.95  # the share of rows that are problems, and of these the share whose question is given
+PROMPTED, INFILLED = 0.3, 0.1  # shares of the stories whose first words, or first and last words, are given
 LONGEST_PROMPT = 40  # tokens of a story that are given
 FRESH, WINDOW = 600, 12  # steps until a new shard of stories joins; how many shards are in use
 STREAM, HELD_STREAM = 8, 9  # of random numbers

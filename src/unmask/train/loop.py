@@ -24,7 +24,7 @@ from unmask.errors import InputError, ModelError, first_line, guarded, unknown
 from unmask.evaluate.rows import to_json
 from unmask.models.families.mdlm import log_linear
 from unmask.models.files.checkpoint import opened, read_tensors
-from unmask.models.network import Network, Pair, empty
+from unmask.models.network import Network, empty
 from unmask.train.initial import fit
 from unmask.train.log import PLOT, draw, open_log, read_log
 from unmask.train.optim import OPTIMIZERS, Optimizer
@@ -35,9 +35,8 @@ from unmask.train.process import (
     blocks_of,
     expected,
     masked,
+    noised_hidden,
     objective,
-    seen_copies,
-    sees_copies,
     times,
 )
 from unmask.train.task import Batches, TrainData
@@ -143,35 +142,6 @@ class _Losses(nn.Module):
         logits = self.network.logits(hidden.flatten(0, 1)[asked])
         found = F.cross_entropy(logits, clean.flatten()[asked], reduction="none")
         return found.new_zeros(clean.numel()).scatter(0, asked, found).view(clean.shape)
-
-
-def noised_hidden(
-    network: Network,
-    noised: Tensor,
-    clean: Tensor,
-    columns: Tensor,
-    waves: Pair | None,
-    blocks: Tensor,
-    flex: bool = False,  # attention skips what is not seen; it has to be compiled, and a GPU has to be there
-) -> Tensor:  # [B, L, D]
-    """Hidden states of noised rows whose blocks see themselves and the clean blocks before them.
-
-    The clean copy goes through the network beside the noised one, so that all blocks are learnt at once.
-    """
-    length = noised.shape[1]
-    seen = _block_mask(blocks) if flex else seen_copies(blocks)
-    twice = None if waves is None else (torch.cat([waves[0]] * 2, 2), torch.cat([waves[1]] * 2, 2))
-    both = torch.cat([noised, clean], 1)
-    hidden: Tensor = network(both, torch.cat([columns] * 2, 1), waves=twice, seen=seen)[0]
-    return hidden[:, :length]
-
-
-def _block_mask(blocks: Tensor) -> Any:
-    """`seen_copies` for torch's flex attention, which skips what is not seen."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    rows, length = blocks.shape
-    return create_block_mask(sees_copies(blocks), rows, None, 2 * length, 2 * length, device=blocks.device)
 
 
 def _asked(hide: Tensor, expected: float) -> Tensor:  # [N] int64

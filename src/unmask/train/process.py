@@ -10,9 +10,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from unmask.models.network import Network, Pair
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,35 @@ def seen_copies(blocks: Tensor) -> Tensor:  # [B, 2L, 2L] bool
     place = torch.arange(2 * length, device=blocks.device)
     row = torch.arange(rows, device=blocks.device)[:, None, None]
     return sees_copies(blocks)(row, row, place[:, None], place[None, :])
+
+
+def noised_hidden(
+    network: Network,
+    noised: Tensor,
+    clean: Tensor,
+    columns: Tensor,
+    waves: Pair | None,
+    blocks: Tensor,
+    flex: bool = False,  # attention skips what is not seen; it has to be compiled, and a GPU has to be there
+) -> Tensor:  # [B, L, D]
+    """Hidden states of noised rows whose blocks see themselves and the clean blocks before them.
+
+    The clean copy goes through the network beside the noised one, so that all blocks are learnt at once.
+    """
+    length = noised.shape[1]
+    seen = _block_mask(blocks) if flex else seen_copies(blocks)
+    twice = None if waves is None else (torch.cat([waves[0]] * 2, 2), torch.cat([waves[1]] * 2, 2))
+    both = torch.cat([noised, clean], 1)
+    hidden: Tensor = network(both, torch.cat([columns] * 2, 1), waves=twice, seen=seen)[0]
+    return hidden[:, :length]
+
+
+def _block_mask(blocks: Tensor) -> Any:
+    """`seen_copies` for torch's flex attention, which skips what is not seen."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    rows, length = blocks.shape
+    return create_block_mask(sees_copies(blocks), rows, None, 2 * length, 2 * length, device=blocks.device)
 
 
 def objective(losses: Tensor, hidden: Tensor, open: Tensor, time: Tensor, schedule: Schedule, weighting: str) -> Tensor:
