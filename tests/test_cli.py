@@ -368,7 +368,7 @@ def test_one_is_not_several(run, here):
         ("generate --particles 3", "particles has no effect on sampler semi-ar with search vanilla"),
         ("generate --sampler eb --steps 3", "steps has no effect on sampler eb"),
         ("generate --sampler uniform --select-temperature 1", "select-temperature has no effect on sampler uniform"),
-        ("generate once upon", "unexpected 'upon': put quotes around"),
+        ("generate once upon", "unexpected 'upon': put quotes around a text of several words; --prompts FILE"),
         ("puzzles sudoku --answers good.txt", "unexpected 'good.txt': see `unmask puzzles --help`"),
         ("generate hello --model table", "'h' is not a character of this model: it knows 'aenrst'"),
         ("generate --length 0", "length is 0: it must be at least 1"),
@@ -589,3 +589,12 @@ def test_generate_stops_at_strings_and_says_what_ended_the_text(run):
     assert "no end within the length" in run(*words, "--ban", "eos")
     ends = run(*words, "--ban", ",".join(str(token) for token in range(40) if token not in load("random").vocab.eos))
     assert ends.startswith("\n") and "ended by an end token" in ends
+
+
+def test_generate_says_what_to_do_where_an_end_leaves_no_text(run):
+    banned = ",".join(str(token) for token in range(40) if token not in load("random").vocab.eos)
+    words = ("generate", "ab", "--model", "random", "--length", "4", "--ban", banned)
+    assert run(*words).endswith(
+        "The text is empty: its end was decided before any word. --late eos decides ends last.\n"
+    )
+    assert "empty" not in run(*words, "--late", "eos")

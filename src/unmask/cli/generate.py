@@ -120,7 +120,9 @@ def add_generate(parser: ArgumentParser) -> None:
 
 
 def _too_many(args: Namespace, extra: list[str]) -> InputError:
-    return InputError(f"unexpected {extra[0]!r}", "put quotes around a text of several words")
+    return InputError(
+        f"unexpected {extra[0]!r}", "put quotes around a text of several words; --prompts FILE takes several prompts"
+    )
 
 
 def run_frequencies(args: Namespace) -> None:

@@ -43,6 +43,7 @@ def grid(*columns: str, right: tuple[str, ...] = ()) -> Grid:
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
+EMPTY = "The text is empty: its end was decided before any word. --late eos decides ends last."
 ALIKE = "all paths are the same: with --temperature, or --select-temperature, they part"
 
 
@@ -54,6 +55,8 @@ def result(found: Result, ends: bool = False) -> None:
         console().print(particles(found))
         if alike(found):
             print(ALIKE)
+    if ends and found.finish == "end" and not found.text and "eos" not in found.recipe.late:
+        print(EMPTY)
 
 
 def alike(found: Result) -> bool:

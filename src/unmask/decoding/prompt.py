@@ -71,7 +71,7 @@ def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
 
 def encode(denoiser: Denoiser, text: Text) -> list[int]:
     """Token ids of a text, of a dialogue, or as they are given."""
-    hint = "give a string, a list of integers, or a list of messages"
+    hint = "give a string, a list of integers, or a list of messages; decode_batch takes several prompts"
     try:
         parts: list[Any] = [] if isinstance(text, str) else list(text)
         if parts and all(isinstance(part, Mapping) for part in parts):

@@ -105,6 +105,8 @@ def fault(text: str) -> str | None:
     wrong = [equation for equation, true in found if not true]
     if wrong:
         return ", ".join(f"{equation} is false" for equation in wrong)
+    if "?" in text:
+        return "it asks a question of its own"
     if stated(text) is None:
         return "it states no answer"
     return None if found else "it has no worked step"

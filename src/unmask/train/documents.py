@@ -25,7 +25,7 @@ from unmask.core.state import Vocab
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, first_line
-from unmask.evaluate.judge.stories import Source, read_source
+from unmask.evaluate.judge.stories import WAY, Source, read_source
 from unmask.models.network import Network
 from unmask.models.tokenizers import read_tokenizer
 from unmask.models.transformer import Transformer
@@ -72,7 +72,7 @@ SOLVED = 128  # word problems that a validation decodes
 def task(options: DataOptions) -> TrainTask:
     options.only("text", "stories", "tokenizer")
     if options.stories is None:
-        raise InputError("text needs the source of its stories", "give --stories FILE")
+        raise InputError("text needs the source of its stories", f"give --stories FILE; get it by {WAY}")
     source = read_source(options.stories)
     about, started = {"files": hashes(_files(options.stories))}, ExitStack()
 

@@ -113,9 +113,8 @@ def read_source(path: str | Path) -> Source:
         else:
             model, tokenizer = place.read_bytes(), None
     except OSError as error:
-        raise ModelError(
-            f"cannot read the source of stories {str(path)!r}", f"{error.strerror}; get it by {WAY}"
-        ) from None
+        what = str(error.filename or path)  # of a directory, the file that it lacks
+        raise ModelError(f"cannot read the source of stories {what!r}", f"{error.strerror}; get it by {WAY}") from None
     shape = _shape(model, str(path))
     many = sum(int(np.prod(size)) for size in shape.sizes().values())
     width = 2 if tokenizer is not None and len(model) == 28 + 2 * many else 4
