@@ -36,6 +36,7 @@ from unmask.train.documents import held_problems
 N, SEED, LENGTH = 512, 1, 128
 SEMI = {"sampler": "semi-ar", "block_length": 32, "fill_tail": True}
 BLOCK = {"sampler": "semi-ar", "block_length": 16, "fill_tail": True, "attention": "block"}
+LAST = {"late": ("eos",)}
 LATE = {"sampler": "confidence", "late": ("eos",)}
 EIGHT = {"search": "best-of-n", "particles": 8}
 EVEN = {"sampler": "uniform", "temperature": 1.0}
@@ -49,15 +50,21 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "stories uniform 256": ("stories", {**EVEN, **STORY, "steps": 256}),
     "stories uniform 128": ("stories", {**EVEN, **STORY, "steps": 128}),
     "stories uniform 64": ("stories", {**EVEN, **STORY, "steps": 64}),
-    "stories block T 0.8": ("stories", {**BLOCK, **STORY, "temperature": 0.8}),
+    "stories block T 0.8": ("stories", {**BLOCK, **LAST, **STORY, "temperature": 0.8}),
+    "stories block T 1": ("stories", {**BLOCK, **LAST, **STORY, "temperature": 1.0}),
+    "any form block": ("any", BLOCK),
+    "any form semi-ar 32": ("any", SEMI),
     "problems uniform T 1 x 8": ("problems", {**EVEN, **EIGHT}),
     "problems block T 0.7 x 8": ("problems", {**BLOCK, **EIGHT, "temperature": 0.7}),
     "problems semi-ar 32 T 0.7 x 8": ("problems", {**SEMI, **EIGHT, "temperature": 0.7}),
     "problems confidence, ends late, T 0.7 x 8": ("problems", {**LATE, **EIGHT, "temperature": 0.7}),
     "problems block, selection 0.3 x 8": ("problems", {**BLOCK, **EIGHT, "select_temperature": 0.3}),
-    "stories block T 1": ("stories", {**BLOCK, **STORY, "temperature": 1.0}),
+    "any form uniform T 1 x 8": ("any", {**EVEN, **EIGHT}),
+    "any form block T 0.7 x 8": ("any", {**BLOCK, **EIGHT, "temperature": 0.7}),
+    "stories block T 0.9": ("stories", {**BLOCK, **LAST, **STORY, "temperature": 0.9}),
     "stories block uniform T 1": ("stories", {**BLOCK, **STORY, **EVEN}),
-    "stories block T 0.6": ("stories", {**BLOCK, **STORY, "temperature": 0.6}),
+    "stories block left to right T 1": ("stories", {**BLOCK, **STORY, "block_length": 1, "temperature": 1.0}),
+    "stories block, ends not late": ("stories", {**BLOCK, **STORY, "temperature": 0.8}),
     "stories semi-ar 32 T 0.8": ("stories", {**SEMI, **STORY, "temperature": 0.8}),
 }
 CHOOSERS: dict[str, Callable[[dict[str, Any]], float]] = {
@@ -74,13 +81,15 @@ def decode(args: argparse.Namespace) -> None:
     torch.set_float32_matmul_precision("high")  # TF32 on a GPU
     began, path = time.monotonic(), Path(args.file)
     done = {row["set"] for row in rows(path)} if path.exists() else set()
-    model, problems = unmask.load(args.model, args.device), held_problems(args.n, SEED)
+    model = unmask.load(args.model, args.device)
+    made_of = {"problems": held_problems(args.n, SEED), "any": held_problems(args.n, SEED, "any")}
     for name, (kind, settings) in SETS.items():
         if name in done or not name.startswith(args.only) or time.monotonic() - began > args.limit:
             continue
         start = time.monotonic()
         recipe = Recipe(**({"length": LENGTH} | settings))
-        asked = [one.question for one in problems] if kind == "problems" else [""] * args.n
+        problems = made_of.get(kind, [])
+        asked = [one.question for one in problems] or [""] * args.n
         together = max(1, args.rows // (recipe.particles or 1))
         made = []
         for begin in range(0, len(asked), together):
@@ -93,7 +102,7 @@ def decode(args: argparse.Namespace) -> None:
                     "evaluations": result.evaluations,
                     "particles": [particle(model, one) for one in result.particles],
                 }
-                if kind == "problems":
+                if problems:
                     one = problems[place]
                     row |= {"question": one.question, "answer": one.answer, "people": one.people, "needed": one.steps}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -114,7 +123,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def problems(args: argparse.Namespace) -> None:
-    for name, some in sets(Path(args.file), "problems").items():
+    for name, some in sets(Path(args.file), "problems", "any").items():
         right = [[answer(one["text"]) == row["answer"] for one in row["particles"]] for row in some]
         strict = [
             [each and true_steps(one["text"]) for each, one in zip(marks, row["particles"], strict=True)]
@@ -137,10 +146,10 @@ def problems(args: argparse.Namespace) -> None:
         print(f"  one path by worked steps: {by}")
 
 
-def sets(path: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
+def sets(path: Path, *kinds: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows(path):
-        if row["kind"] == kind:
+        if row["kind"] in kinds:
             found[row["set"]].append(row)
     return found
 

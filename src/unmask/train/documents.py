@@ -30,7 +30,7 @@ from unmask.models.network import Network
 from unmask.models.tokenizers import read_tokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import files
-from unmask.tasks.puzzles.word_problems import WordProblem, word_problem
+from unmask.tasks.puzzles.word_problems import Form, WordProblem, word_problem
 from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, noised_hidden, times
 from unmask.train.shards import HELD, Shards, making, shard
 from unmask.train.stories import Sampler, texts
@@ -238,10 +238,10 @@ def _given(rows: Array, dice: np.random.Generator) -> NDArray[np.bool_]:  # [N, 
     return given
 
 
-def held_problems(count: int, seed: int = 0) -> list[WordProblem]:
-    """Reserved word problems of the plain form."""
+def held_problems(count: int, seed: int = 0, form: Form = "plain") -> list[WordProblem]:
+    """Reserved word problems."""
     dice = Random(f"{HELD_STREAM}-{seed}")
-    return [word_problem(dice, held=True, form="plain") for _ in range(count)]
+    return [word_problem(dice, held=True, form=form) for _ in range(count)]
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
