@@ -139,7 +139,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(documents, "TOKENIZER_STORIES", 4)
     monkeypatch.setattr(documents, "TOKENIZER_PROBLEMS", 200)
     monkeypatch.setattr(documents, "SOLVED", 1)
-    monkeypatch.setattr(documents, "Shards", functools.partial(shards.Shards, rows=70, batch=64))
+    monkeypatch.setattr(documents, "FEW", 70)
+    monkeypatch.setattr(documents, "BUNDLED", None)
+    monkeypatch.setattr(documents, "Shards", functools.partial(shards.Shards, batch=64))
     source = write(tmp_path / "llama2.data")
     given = ["train", "text", "made", "--stories", str(source), "--batch", "4", "--held", "2", "--log", "1"]
     assert main([*given, "--steps", "2", "--shape", json.dumps(SMALL)]) == 0
@@ -154,7 +156,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_the_bundled_model_can_begin_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(documents, "SOLVED", 1)
-    monkeypatch.setattr(documents, "Shards", functools.partial(shards.Shards, rows=70, batch=64))
+    monkeypatch.setattr(documents, "FEW", 70)
+    monkeypatch.setattr(documents, "BUNDLED", None)
+    monkeypatch.setattr(documents, "Shards", functools.partial(shards.Shards, batch=64))
     source = write(tmp_path / "llama2.data")
     given = ["--stories", str(source), "--batch", "2", "--held", "1", "--rate", "0", "--weights", "text"]
     assert main(["train", "text", "other", "--steps", "1", *given]) == 0

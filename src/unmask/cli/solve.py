@@ -86,7 +86,7 @@ def _work_out(args: Namespace, recipe: Recipe, question: str) -> int:
         print(json.dumps({**worked, **found.to_dict()}))
         return 0 if wrong is None else 1
     print(show.safe(found.text.strip()))
-    shown = f"{many(len(steps), 'worked step')}, {'all' if len(steps) > 1 else 'it is'} true"
+    shown = f"{many(len(steps), 'worked step')}, {'their' if len(steps) > 1 else 'its'} arithmetic is true"
     print(f"answer {stated}: {shown}" if wrong is None else show.safe(f"not solved: {wrong}"))
     print(found.cost())
     return 0 if wrong is None else 1

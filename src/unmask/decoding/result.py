@@ -86,6 +86,8 @@ class Result:
             parts += [] if choice == "entropy" else [f"chosen by {choice}"]
         if self.recipe.cache_block is not None:
             parts.append("approximate: prefix cache")
+        if self.recipe.attention == "block":
+            parts.append("attention in blocks")
         if self.finish != LENGTH:
             parts.append(ENDINGS[self.finish])
         return " · ".join(parts)

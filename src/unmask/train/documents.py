@@ -26,6 +26,7 @@ from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, first_line
 from unmask.evaluate.judge.stories import WAY, Source, read_source
+from unmask.models import WEIGHTS
 from unmask.models.network import Network
 from unmask.models.tokenizers import read_tokenizer
 from unmask.models.transformer import Transformer
@@ -65,6 +66,8 @@ LONGEST_PROMPT = 40  # tokens of a story that are given
 FRESH, WINDOW = 600, 12  # steps until a new shard of stories joins; how many shards are in use
 STREAM, HELD_STREAM = 8, 9  # of random numbers
 TOKENIZER_STORIES, TOKENIZER_PROBLEMS = 20_000, 20_000  # that the tokenizer is made of
+FEW, MANY = 192, 16_384  # stories of a shard, on a CPU and elsewhere: a CPU makes a few in a second, for trials
+BUNDLED = WEIGHTS / "text" / "tokenizer.json"  # the tokenizer on a CPU, which would take hours to make stories for one
 DRAWS, TOGETHER = 4, 64  # times at which a row is masked to measure it; rows through the network at a time
 SOLVED = 128  # word problems that a validation decodes
 
@@ -81,13 +84,14 @@ def task(options: DataOptions) -> TrainTask:
         kept = options.directory / "tokenizer.json"
         if not kept.exists():
             beside = None if options.weights is None else options.weights.parent / "tokenizer.json"
-            given = options.tokenizer or beside
+            given = options.tokenizer or beside or (BUNDLED if options.device == "cpu" else None)
             words = read_words(given) if given else make_tokenizer(_some(source, options.device))
             kept.write_text(words.to_str(), encoding="utf-8")
         shards = Shards(
             str(options.directory),
             str(options.stories),
             kept.read_text(encoding="utf-8"),
+            rows=FEW if options.device == "cpu" else MANY,
             device=options.device,
             graph=False,  # beside a training it is as fast, and it starts at once
         )
