@@ -31,6 +31,7 @@ from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, shots
 from unmask.tasks.task import located
 from unmask.train import documents, prose
+from unmask.train.words import MASK
 
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of texts"}
 LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
@@ -174,7 +175,7 @@ def _eval_text(args: Namespace) -> None:
         isinstance(model, Transformer)
         and isinstance(model.tokenizer, FileTokenizer)
         and model.network.shape.tied
-        and model.vocab.mask == prose.MASK
+        and model.vocab.mask == MASK
     ):
         raise InputError(f"{model.name} was not made by `unmask train text` or `prose`", "give such a model")
     words = model.tokenizer.fast

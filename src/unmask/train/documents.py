@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from unmask.core.state import Vocab
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
-from unmask.errors import InputError, first_line
+from unmask.errors import InputError
 from unmask.evaluate.judge.stories import WAY, Source, read_source
 from unmask.models import WEIGHTS
 from unmask.models.network import Network
@@ -36,8 +36,8 @@ from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, nois
 from unmask.train.shards import HELD, Shards, making, shard
 from unmask.train.stories import Sampler, texts
 from unmask.train.task import Array, DataOptions, TrainTask, hashes
+from unmask.train.words import END, MASK, made_words, read_words
 
-END, MASK = 0, 1
 LENGTH = 256  # columns of a row
 BLOCK = 16  # open positions to a block of block-causal attention
 CONFIG: dict[str, Any] = {
@@ -85,7 +85,7 @@ def task(options: DataOptions) -> TrainTask:
         if not kept.exists():
             beside = None if options.weights is None else options.weights.parent / "tokenizer.json"
             given = options.tokenizer or beside or (BUNDLED if options.device == "cpu" else None)
-            words = read_words(given) if given else make_tokenizer(_some(source, options.device))
+            words = read_words(given, CONFIG["vocabulary"]) if given else make_tokenizer(_some(source, options.device))
             kept.write_text(words.to_str(), encoding="utf-8")
         shards = Shards(
             str(options.directory),
@@ -112,35 +112,11 @@ def _some(source: Source, device: str) -> list[str]:
     return texts(Sampler(source.to(device, kind)), TOKENIZER_STORIES, STREAM)
 
 
-def read_words(path: str | Path) -> Tokenizer:
-    """A tokenizer of ours: its ends and its mask are where the network expects them."""
-    try:
-        words = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing more special
-        raise InputError(f"{str(path)!r} is not a tokenizer", first_line(error)) from None
-    if (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>")) != (END, MASK):
-        raise InputError(f"{str(path)!r} is not a tokenizer of ours", "leave --tokenizer out, and one is made")
-    if words.get_vocab_size() > CONFIG["vocabulary"]:
-        raise InputError(f"{str(path)!r} has {words.get_vocab_size()} tokens", f"at most {CONFIG['vocabulary']} fit")
-    return words
-
-
 def make_tokenizer(stories: list[str], size: int = CONFIG["vocabulary"]) -> Tokenizer:
     """A byte-level BPE whose digits are single tokens, made of stories and word problems."""
-    words = Tokenizer(models.BPE())
-    digits, level = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.pre_tokenizer = pre_tokenizers.Sequence([digits, level])
-    words.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=["<|endoftext|>", "<|mask|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     dice = Random(STREAM)
     problems = (word_problem(dice) for _ in range(TOKENIZER_PROBLEMS))
-    words.train_from_iterator(_texts(stories, problems), trainer)
-    return words
+    return made_words(_texts(stories, problems), size, single_digits=True)
 
 
 def _texts(stories: list[str], problems: Iterator[WordProblem]) -> Iterator[str]:

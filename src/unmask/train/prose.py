@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
-from unmask.errors import InputError, first_line
+from unmask.errors import InputError
 from unmask.models.network import Network
 from unmask.tasks.files import documents
 from unmask.train.process import SCHEDULES, masked, times
 from unmask.train.task import Array, DataOptions, TrainTask
+from unmask.train.words import END, MASK, made_words, read_words
 
-END, MASK = 0, 1
 LENGTH = 512
 CONFIG: dict[str, Any] = {
     "model_type": "unmask",
@@ -109,16 +109,7 @@ def _tokenizer(options: DataOptions) -> Tokenizer:
         if options.weights is not None:
             raise InputError(f"there is no {str(given)!r}", "give the --tokenizer that the weights were trained with")
         return make_tokenizer(options.corpus, CONFIG["vocabulary"])
-    try:
-        words = Tokenizer.from_file(str(given))
-    except Exception as error:  # the library raises nothing more special
-        raise InputError(f"{str(given)!r} is not a tokenizer", first_line(error)) from None
-    specials = (words.token_to_id("<|endoftext|>"), words.token_to_id("<|mask|>"))
-    if specials != (END, MASK) or sorted(words.get_vocab().values()) != list(range(words.get_vocab_size())):
-        raise InputError(f"{str(given)!r} is not a tokenizer of ours", "leave --tokenizer out, and one is made")
-    if words.get_vocab_size() > CONFIG["vocabulary"]:
-        raise InputError(f"{str(given)!r} has {words.get_vocab_size()} tokens", f"at most {CONFIG['vocabulary']} fit")
-    return words
+    return read_words(given, CONFIG["vocabulary"])
 
 
 # --- the tokenizer ---------------------------------------------------------------------------------------------------
@@ -126,17 +117,7 @@ def _tokenizer(options: DataOptions) -> Tokenizer:
 
 def make_tokenizer(paths: Sequence[str], size: int) -> Tokenizer:
     """A byte-level BPE of `size` tokens, trained on the corpus."""
-    words = Tokenizer(models.BPE())
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=["<|endoftext|>", "<|mask|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    words.train_from_iterator(_some(paths), trainer)
-    return words
+    return made_words(_some(paths), size)
 
 
 def _some(paths: Sequence[str]) -> Iterator[str]:
