@@ -13,7 +13,7 @@ from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import SettingError
 from unmask.models import load
-from unmask.models.cache import Cached, cached
+from unmask.models.cache import BlockCache, block_cached
 from unmask.models.transformer import Transformer, block_causal, random_transformer
 from unmask.models.wrap import Chunked
 from unmask.train.process import block_times, blocks_of, noised_hidden, seen_copies
@@ -46,7 +46,7 @@ def rows(model: Transformer, texts: list[str], length: int) -> State:
 @pytest.mark.parametrize("name", RECIPES)
 def test_same_with_and_without_the_cache(model: Transformer, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = decode_batch(model, PROMPTS, recipe=RECIPES[name], seeds=[1, 2, 3])
-    monkeypatch.setattr(decoding, "cached", lambda denoiser, block: denoiser)
+    monkeypatch.setattr(decoding, "block_cached", lambda denoiser, part: denoiser)
     fresh = decode_batch(model, PROMPTS, recipe=RECIPES[name], seeds=[1, 2, 3])
     for one, other in zip(kept, fresh, strict=True):
         assert one.tokens == other.tokens
@@ -116,8 +116,8 @@ def test_times_of_blocks_are_spread_evenly() -> None:
 
 
 def test_cache_is_exact_and_rows_may_be_shared(model: Transformer) -> None:
-    kept = cached(block_causal(model), SIZE)
-    assert isinstance(kept, Cached) and kept.exact and not kept.keeps_rows and kept.name == model.name
+    kept = block_cached(block_causal(model))
+    assert isinstance(kept, BlockCache) and not kept.keeps_rows and kept.name == model.name
     assert isinstance(block_causal(Chunked(model, 2)), Chunked)
 
 
@@ -133,7 +133,6 @@ def test_entropies_are_those_of_the_block(model: Transformer) -> None:
     ("given", "message"),
     [
         ({"sampler": "p2", "steps": 4}, "attention block does not go with sampler p2, which knows no blocks"),
-        ({"sampler": "semi-ar", "cache_block": 8}, "attention block does not go with cache_block"),
         (
             {"sampler": "confidence", "search": "smc", "reopen": 0.5},
             "attention block does not go with reopen, which masks positions of earlier blocks",

@@ -16,7 +16,7 @@ from unmask.core.walk import walk
 from unmask.decoding.prompt import from_prompt, start
 from unmask.errors import SettingError
 from unmask.models import FAMILIES
-from unmask.models.cache import Cached, cached
+from unmask.models.cache import WindowCache, cached
 from unmask.models.made.fabricate import fabricate
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, Counted, Guided
@@ -150,8 +150,8 @@ def test_wrappers_go_over_each_other(model):
         Guided(Chunked(model, 3), 1.5),
         Chunked(Guided(model, 1.5), 3),
         Counted(Guided(Counted(Chunked(model, 2)), 1.5)),
-        Guided(Cached(model, 4), 1.5),
-        Chunked(Guided(Chunked(Cached(model, 4), 3), 1.5), 2),
+        Guided(WindowCache(model, 4), 1.5),
+        Chunked(Guided(Chunked(WindowCache(model, 4), 3), 1.5), 2),
     ):
         masked = state.masked
         assert (logits(wrapped, state)[masked] - plain[masked]).abs().max() < 1e-5 * plain.std()
@@ -177,7 +177,7 @@ def test_it_is_exact_at_each_refresh_and_approximate_in_between(model):
             hidden, cache = super().look(state, rows)
             exact = model.look(state, rows)[0]
             gap = float((hidden - exact)[state.masked[rows]].abs().max() / exact.std())
-            old = state.cache is not None and bool((state.cache.end == cache.end).all())
+            old = state.cache is not None and bool((state.cache.block == cache.block).all())
             seen.append((old, gap))
             return hidden, cache
 
@@ -204,18 +204,18 @@ def test_a_cached_batch_decodes_to_the_tokens_of_each_row_alone(model):
 
 def test_the_cache_follows_its_particle(model):
     state = state_of(model, canvases(model))
-    kept = Cached(model, 3)
+    kept = WindowCache(model, 3)
     _, cache = kept.look(state, torch.arange(4))
     ancestors = torch.tensor([2, 2, 0, 3])
     copied = state.replace(cache=cache).resample(ancestors)
     for (keys, values), (new_keys, new_values) in zip(cache.layers, copied.cache.layers, strict=True):
         assert torch.equal(new_keys, keys[ancestors]) and torch.equal(new_values, values[ancestors])
-    assert torch.equal(copied.cache.end, cache.end[ancestors])
+    assert torch.equal(copied.cache.block, cache.block[ancestors])
     again, same = kept.look(copied, torch.arange(4))
     exact, _ = model.look(state, ancestors)
     masked = copied.masked
     assert (again - exact)[masked].abs().max() < 1e-5 * exact.std()
-    assert torch.equal(same.end, copied.cache.end)  # nothing was refreshed
+    assert torch.equal(same.block, copied.cache.block)  # nothing was refreshed
 
 
 @pytest.mark.parametrize("sampler", ["p2", "draft-refine"])
@@ -236,7 +236,7 @@ def test_it_is_labelled(model):
 
 def test_what_is_kept_is_keys_and_values_only(model):
     state = state_of(model, canvases(model))
-    kept = Cached(model, 3)
+    kept = WindowCache(model, 3)
     _, cache = kept.look(state, torch.arange(4))
     held = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
@@ -247,20 +247,20 @@ def test_what_is_kept_is_keys_and_values_only(model):
 
 
 def test_a_cached_model_is_refused_where_a_setting_would_be(model):
-    given = Chunked(Cached(model, 4), 2)
+    given = Chunked(WindowCache(model, 4), 2)
     with pytest.raises(SettingError, match="state entropy would leave them out"):
         decode(given, [15, 16], recipe=Recipe(sampler="p2", length=8))
-    with pytest.raises(SettingError, match="a prefix cache already"):
+    with pytest.raises(SettingError, match="a cache already"):
         decode(given, [15, 16], recipe=SEMI.replace(cache_block=4))
     assert (
         decode(given, [15, 16], recipe=SEMI).tokens
-        == decode(model, [15, 16], recipe=SEMI.replace(cache_block=4)).tokens
+        == decode(model, [15, 16], recipe=SEMI.replace(cache_block=4, cache_before=0)).tokens
     )
 
 
 def test_memory_for_the_cache_is_counted(model, monkeypatch):
     recipe = SEMI.replace(search="best-of-n", particles=40)
-    need = 40 * 14 * 2 * Cached(model, 4).position_bytes
+    need = 40 * 14 * 2 * WindowCache(model, 4).position_bytes
     monkeypatch.setattr("unmask.models.memory.free", lambda device: need)
     decode(model, [15, 16], recipe=recipe)
     with pytest.raises(SettingError, match="GiB are free"):
@@ -269,7 +269,7 @@ def test_memory_for_the_cache_is_counted(model, monkeypatch):
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_sizes_of_wrappers_are_positive(model, size):
-    for wrap in (Chunked, Cached):
+    for wrap in (Chunked, WindowCache):
         with pytest.raises(SettingError, match="at least 1"):
             wrap(model, size)
 

@@ -10,7 +10,7 @@ import torch
 from unmask import load
 from unmask.core.denoiser import Head
 from unmask.models import FAMILIES, MODELS
-from unmask.models.cache import Cached
+from unmask.models.cache import WindowCache
 from unmask.models.laws import LAWS, check
 from unmask.models.made.fabricate import fabricate
 from unmask.models.transformer import random_transformer
@@ -42,8 +42,8 @@ def test_wrappers_keep_all_laws():
         Chunked(model, 2),
         Counted(model),
         Guided(model, 1.0),
-        Cached(model, 2),
-        Chunked(Cached(model, 2), 1),
+        WindowCache(model, 2),
+        Chunked(WindowCache(model, 2), 1),
     ):
         assert not broken(wrapped), wrapped
 
@@ -123,7 +123,7 @@ class Stale(Wrapped):
     """Keeps a cache that does not follow its rows."""
 
     def look(self, state, rows):
-        kept = Cached(self.inner, 2)
+        kept = WindowCache(self.inner, 2)
         cache = None if state.cache is None else state.cache.value
         hidden, cache = kept.look(state.replace(cache=cache), rows)
         return hidden, _Stuck(cache)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask.models.network import Kept, Network, Shape, empty
+from unmask.models.network import Network, Past, Shape, empty
 
 BASE = Shape(vocabulary=30, width=16, layers=2, heads=4, inner=24)
 SHAPES = {
@@ -164,6 +164,11 @@ def test_kept_keys_stand_in_for_fresh_ones(name):
     tokens, columns = torch.tensor([[3, 29, 7, 7, 0, 12, 5], [1, 2, 3, 4, 5, 6, 7]]), torch.arange(7).expand(2, 7)
     whole, used = network(tokens, columns, keep=True)
     assert len(used) == network.shape.layers and not network(tokens, columns)[1]
-    kept = Kept(tuple(used), torch.tensor([3, 5]))
-    part, _ = network(tokens, columns, kept=kept, start=3)
+    past = Past(tuple(used), torch.tensor([[True] * 3 + [False] * 4] * 2))
+    part, new = network(tokens[:, 3:], columns[:, 3:], past=(past,), keep=True)
     assert part.shape[1] == 4 and (part - whole[:, 3:]).abs().max() < 1e-12
+    assert new[-1][0].shape[2] == 4 and (new[-1][0] - used[-1][0][:, :, 3:]).abs().max() < 1e-12
+    for entry in ([0, 0, 1, 1], [1, 0, 0, 1]):  # rows that share an entry, side by side and not
+        shared = replace(past, seen=past.seen[entry], entry=torch.tensor(entry))
+        several, _ = network(tokens[entry, 3:], columns[entry, 3:], past=(shared,))
+        assert (several - whole[entry, 3:]).abs().max() < 1e-12

@@ -322,7 +322,7 @@ def test_an_answer_must_be_comparable(table) -> None:
         ({"target": 0.5, "strength": 1.0}, "strength and target exclude each other"),
         ({"reopen": 0.5, "sampler": "eb"}, "sampler eb, which plans no steps"),
         ({"reopen": 0.5, "sampler": "p2"}, "sampler p2, which revises by itself"),
-        ({"reopen": 0.5, "cache_block": 8}, "a prefix cache does not go with reopen"),
+        ({"reopen": 0.5, "cache_block": 8}, "an approximate cache does not go with reopen"),
         ({"reopen": 0.5, "potential": "likelihood"}, "reopen does not go with potential likelihood"),
         ({"choose": "entropi"}, "did you mean 'entropy'"),
         ({"reopen": 1.5}, "it must be at most 1"),

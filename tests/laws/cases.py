@@ -65,6 +65,18 @@ SAMPLER_VARIANTS: dict[str, list[Settings]] = {
         {"rule": "confidence_threshold", "steps": 3},
         {"rule": "entropy", "select_temperature": 0.5, "temperature": 0.0},
     ],
+    "sdar": [
+        {"threshold": 0.1, "block_length": 3},
+        {"rule": "static", "rounds": 3, "block_length": 4, "temperature": 0.0},
+        {"rule": "sequential", "rounds": 2, "block_length": 4},
+    ],
+    "llada2": [
+        {"threshold": 0.1, "block_length": 4},
+        {"rounds": 3, "early_stop": True, "block_length": 4},
+        {"threshold": 0.1, "edit_threshold": 0.05, "edit_rounds": 2, "block_length": 4},
+        {"edit_threshold": 0.05, "reveal": 2, "early_stop": True, "temperature": 0.0},
+    ],
+    "fast-dllm-v2": [{"threshold": 0.1, "sub_block": 2, "block_length": 4}, {}],
 }
 
 SMC: Settings = {"particles": 4, "every": 2, "strength": 20.0}
@@ -159,12 +171,15 @@ def guided(model: str) -> list[Case]:
 FLOAT32 = [case for case in names("float32") if case.search in ("smc", "auto")]
 CASES = [*variants("float64"), *draws("float64"), *FLOAT32, *names("table"), *guided("table")]
 SAMPLER_CASES = [Case(name, "vanilla", how) for name in SAMPLERS for how in samplers(name)]
+# Of the others, some rows end before their canvas is full: what is left is filled and not drawn (test_blockwise.py).
+FULL_CASES = [case for case in SAMPLER_CASES if case.sampler not in ("sdar", "llada2", "fast-dllm-v2")]
+BLOCK_CASES = [c for c in SAMPLER_CASES if "block_length" in c.settings and "edit_threshold" not in c.settings]
 
 
 def adaptive(sampler: Sampler) -> bool:
     """Whether the number of decided positions depends on what is drawn; a new sampler is taken to have fixed counts."""
     kinds = (counts.Binomial, counts.EntropyBound, counts.Threshold, counts.Factor, counts.Examine)
-    return isinstance(getattr(sampler, "count", None), kinds)
+    return isinstance(getattr(sampler, "count", None), kinds) or getattr(sampler, "memory", 0) > 0
 
 
 def alone(search: str) -> Settings:

@@ -13,7 +13,7 @@ from unmask.core.dice import Purpose, uniform
 from unmask.core.state import Vocab
 
 from . import oracle
-from .cases import SAMPLER_CASES, SEEDS, Case, samplers
+from .cases import FULL_CASES, SAMPLER_CASES, SEEDS, Case, samplers
 from .conftest import Walk
 from .test_option_laws import check_entropies, under_smc
 from .test_walk_laws import alone_equals_in_a_batch_in_any_order
@@ -46,7 +46,7 @@ def test_strength_0_is_off_and_next_to_nothing_changes_next_to_nothing(case: Cas
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("case", SAMPLER_CASES, ids=str)
+@pytest.mark.parametrize("case", FULL_CASES, ids=str)
 def test_tokens_come_from_the_lowered_logits(
     case: Case, temperature: float, walk_case: WalkCase, wordy: Denoiser
 ) -> None:
@@ -68,7 +68,7 @@ def test_tokens_come_from_the_lowered_logits(
             assert token == drawn, (step, row, column)
 
 
-@pytest.mark.parametrize("case", SAMPLER_CASES, ids=str)
+@pytest.mark.parametrize("case", FULL_CASES, ids=str)
 def test_entropies_and_likelihoods_do_not_know_it(case: Case, walk_case: WalkCase, wordy: Denoiser) -> None:
     walk = walk_case(under_smc(case), model=wordy, end_penalty=PENALTY)
     check_entropies(walk, lambda step, row, canvas: [c for c, token in enumerate(canvas) if token == walk.mask])

@@ -205,7 +205,8 @@ ADAPTIVE = [
     Case(name, search, {**how, **more})
     for name in SAMPLERS
     for how in samplers(name)
-    if name != "pc" and adaptive(SAMPLERS[name](**{k: v for k, v in how.items() if k != "temperature"}))
+    if name != "pc" and "edit_threshold" not in how  # which goes on after the last mask
+    if adaptive(SAMPLERS[name](**{k: v for k, v in how.items() if k != "temperature"}))
     for search, more in (("smc", {**SMC, "every": 1}), ("greedy", {"candidates": 4}))
 ]
 

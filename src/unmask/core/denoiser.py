@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.core.state import State, Vocab
+from unmask.core.state import Blocks, State, Vocab
 
 SLICE = 1 << 14  # rows of a half-precision head that are float32 at a time: 256 MiB at D = 4096
 
@@ -136,6 +136,7 @@ class Traits:
     is_compiled: bool = False  # the network is compiled, so compiling the rest of a step pays, too
     recordings: list[Any] | None = None  # where recorded steps are kept for the next walk
     recipe: Mapping[str, Any] = field(default_factory=dict)  # default settings, where the user gives none
+    attention: Blocks | None = None  # how attention is cut into blocks; None: everything sees everything
 
 
 def traits(denoiser: Denoiser) -> Traits:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.beliefs import Beliefs, Drawn
-from unmask.core.state import State, Step, one_of
+from unmask.core.state import State, Step, first_masked, one_of
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,16 @@ class Written:
 
     tokens: Tensor  # [B, L] int64
     log_prob: Tensor  # [B, L], nats; used only where a token is new
+    memory: Tensor | None = None  # [B, M] int64: what the sampler keeps for the next step; None: as before
+    ended: Tensor | None = None  # [B] bool: rows whose text is over; what is masked there is filled with EOS
 
 
 class Sampler(Protocol):
     """One way to advance a state. It keeps nothing between steps: a copied particle continues its ancestor's path.
+
+    Numbers that it needs again are in `state.memory`, which follows the particle: `memory: int` says how many, Written
+    has the new ones. A sampler that may change what it has decided says with `front(state) -> Tensor [B]` from which
+    rank on; without it, everything before the first mask is final.
 
     A sampler whose steps never read a tensor on the host may also have `steady(state) -> Tensor [B] bool`: whether next
     to no step leaves a row unchanged. Its steps are then recorded on a GPU, where all rows are steady. And it may have
@@ -94,6 +100,12 @@ class Sampler(Protocol):
     def time(self, state: State, step: Step) -> Tensor:  # [B] float64
         """The diffusion time at which the network is asked, for networks that want it."""
         ...
+
+
+def front(sampler: Sampler, state: State) -> Tensor:  # [B] int64
+    """The rank below which nothing changes any more."""
+    declared: Callable[[State], Tensor] | None = getattr(sampler, "front", None)
+    return first_masked(state) if declared is None else declared(state)
 
 
 def steady(sampler: Sampler, state: State) -> bool:

@@ -31,6 +31,18 @@ class Vocab:
     pad: int = 0
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """Attention in blocks: a position sees its own block and those before it, so that earlier blocks are final.
+
+    Aligned blocks are counted in columns from the first real token. Otherwise open positions are counted, and all that
+    is given is one block before them.
+    """
+
+    size: int
+    aligned: bool = False
+
+
 class Cache(Protocol):
     """What a model keeps per row; it follows its row through `State.resample` and `State.take`."""
 
@@ -107,9 +119,12 @@ class State:
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
     token_logp: Tensor  # [B, L] float64: log-probability of each token when it was written, of the model's own, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
+    front: Tensor  # [B] int64: positions of a lower rank are final; the length of the canvas where all are
+    memory: Tensor  # [B, M] int64: numbers that the sampler keeps; 0 at the start
     vocab: Vocab
     particles: int
     padded: bool  # whether any row has padding
+    blocks: Blocks | None = None  # of the model's attention; None: everything sees everything
     cache: Cache | None = None
 
     @property
@@ -124,8 +139,15 @@ class State:
 
     @property
     def rank(self) -> Tensor:  # [B, L] int64
-        """Writable positions counted from the left: 0, 1, 2, … (meaningless elsewhere)."""
-        return self.writable.long().cumsum(1) - 1
+        """Writable positions counted from the left: 0, 1, 2, … (meaningless elsewhere).
+
+        With aligned blocks, columns counted from the first column of the first open block; negative before it.
+        """
+        if self.blocks is None or not self.blocks.aligned:
+            return self.writable.long().cumsum(1) - 1
+        columns, size = self.columns, self.blocks.size
+        first = columns.where(self.writable, columns.shape[1]).amin(1, keepdim=True)
+        return columns - first // size * size
 
     @property
     def open(self) -> Tensor:  # [B] int64
@@ -205,8 +227,13 @@ def begin(
     vocab: Vocab,
     particles: int,
     steps: int | None = None,
+    blocks: Blocks | None = None,
+    memory: int = 0,
 ) -> State:
-    """The first State of a walk: every prompt `particles` times; `steps` None means one position a step."""
+    """The first State of a walk: every prompt `particles` times; `steps` None means one position a step.
+
+    `memory` is how many numbers the sampler keeps for a row.
+    """
     rows = len(tokens) * particles
 
     def spread(x: Tensor) -> Tensor:
@@ -215,7 +242,7 @@ def begin(
     slot = torch.arange(particles, device=tokens.device).repeat(len(tokens))
     zero = torch.zeros(rows, dtype=torch.float64, device=tokens.device)
     budget = writable.sum(1) if steps is None else torch.full_like(keys, steps)
-    return State(
+    state = State(
         tokens=spread(tokens),
         writable=spread(writable),
         attend=spread(attend),
@@ -232,10 +259,25 @@ def begin(
         log_weight=zero,
         token_logp=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         score=zero,
+        front=torch.zeros_like(slot),
+        memory=torch.zeros(rows, memory, dtype=torch.int64, device=tokens.device),
         vocab=vocab,
         particles=particles,
         padded=not bool(attend.all()),
+        blocks=blocks,
     )
+    return state.replace(front=first_masked(state))
+
+
+def numbers(state: State, blocks: Blocks) -> Tensor:  # [B, L] int64
+    """The number of each column's block of attention; negative before the first open block."""
+    rank = state.replace(blocks=blocks).rank // blocks.size
+    return rank if blocks.aligned else rank.where(state.writable, -1)
+
+
+def first_masked(state: State) -> Tensor:  # [B] int64
+    """The rank of the first masked position; the length of the canvas where nothing is masked."""
+    return state.rank.where(state.masked, state.tokens.shape[1]).amin(1)
 
 
 def remember(before: State, after: State, ahead: Tensor, counts: Tensor) -> State:

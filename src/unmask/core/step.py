@@ -18,7 +18,7 @@ from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
 from unmask.core.resampling import Resampled, Search, reopen
-from unmask.core.sampler import Sampler, StepInput, Written
+from unmask.core.sampler import Sampler, StepInput, Written, front
 from unmask.core.state import State, Step, change, one_of, remember, tail, take
 from unmask.errors import ModelError, ProgressError, SettingError, UnmaskError
 
@@ -52,12 +52,21 @@ class Setup:
     draw: Callable[..., Drawn] = draw
 
     def active(self, state: State, step: Step) -> Tensor:  # [B] bool
-        """The rows that take this step."""
-        return ~self.sampler.done(state, step) & (state.open > 0)
+        """The rows that take this step. Where particles meet at blocks, those ahead of the others wait."""
+        rows = ~self.sampler.done(state, step) & (state.open > 0)
+        if not self.meets(state):
+            return rows
+        return rows & (_block(state) == _first_block(state, rows).repeat_interleave(state.particles))
+
+    def meets(self, state: State) -> bool:
+        """Whether particles are resampled where all of them have entered a block of the model's attention."""
+        return self.search.resamples and self.search.every is None and state.blocks is not None
 
     def intervals(self, state: State) -> Tensor:  # [P] int64
-        """Steps between resamplings."""
+        """Steps between resamplings; 1 where blocks determine them."""
         plans = state.budget[:: state.particles]
+        if self.meets(state):
+            return torch.ones_like(plans)
         if self.search.every is not None:
             return torch.full_like(plans, self.search.every)
         return (plans // 4).clamp(min=1) if self.sampler.scheduled else torch.full_like(plans, UNPLANNED)
@@ -106,6 +115,7 @@ class Carry:
     active: Tensor  # [B] bool: the rows that take the next step
     every: Tensor  # [P] int64: steps between resamplings
     step: Step  # the number of the next step
+    block: Tensor  # [P] int64: the first block that a particle of the prompt was in
     fault: Tensor | None = None  # [] int64: the first fault, 0 for none; None: a fault is raised at once
 
 
@@ -129,7 +139,8 @@ def first_carry(setup: Setup, state: State) -> Carry:
     none = torch.zeros_like(state.slot)
     known = Known(torch.ones_like(none, dtype=torch.bool))
     tally = Tally(none, none[:: state.particles], none)
-    return Carry(state, known, tally, setup.active(state, 0), setup.intervals(state), 0)
+    active = setup.active(state, 0)
+    return Carry(state, known, tally, active, setup.intervals(state), 0, _first_block(state, active))
 
 
 def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
@@ -162,6 +173,9 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     if resampled is not None and setup.search.reopen > 0:
         after = reopen(setup.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
     changed = (after.tokens != state.tokens).any(1) | setup.denoiser.timed
+    if state.blocks is not None:
+        after = after.replace(front=front(sampler, after))
+        changed = changed | (_block(after) != _block(state))  # another block is computed
     after = remember(state, after, ahead, active & counted.any(1))
     tally = replace(tally, steps=tally.steps + active)
 
@@ -169,7 +183,8 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     beliefs = replace(beliefs, pieces=None)
     moment = Moment(number, after, state.tokens, active, entropy, resampled, beliefs, tally, hidden)
     known = known.after(changed) if setup.skips_rows else Known(known.stale | changed)
-    carried = Carry(after, known, tally, setup.active(after, step + 1), carry.every, step + 1, faults.code)
+    block = _first_block(state, active) if setup.meets(state) else carry.block
+    carried = Carry(after, known, tally, setup.active(after, step + 1), carry.every, step + 1, block, faults.code)
     return carried, moment
 
 
@@ -201,7 +216,20 @@ def _due(setup: Setup, carry: Carry) -> Tensor | None:  # [P] bool
     if not (setup.search.resamples and setup.may_resample):
         return None
     due = (carry.step % carry.every == 0) & (carry.step > 0)
+    if setup.meets(carry.state):
+        due = due & (_first_block(carry.state, carry.active) > carry.block)
     return due if not setup.skips_rows or bool(due.any()) else None
+
+
+def _block(state: State) -> Tensor:  # [B] int64
+    """The block of the model's attention that each row is in; 0 without blocks."""
+    return torch.zeros_like(state.front) if state.blocks is None else state.front // state.blocks.size
+
+
+def _first_block(state: State, rows: Tensor) -> Tensor:  # [B] bool -> [P] int64
+    """The first block that one of these rows of each prompt is in."""
+    last = state.tokens.shape[1]
+    return _block(state).where(rows, last).view(-1, state.particles).amin(1)
 
 
 def _first_equal(setup: Setup, state: State, known: Known, want: Tensor) -> Tensor | None:  # [B] int64
@@ -212,8 +240,11 @@ def _first_equal(setup: Setup, state: State, known: Known, want: Tensor) -> Tens
     """
     if state.particles == 1:
         return None
-    words = dice.words(state.tokens.shape[1], state.tokens.device)
-    hashes = (state.tokens * words).sum(1).view(-1, state.particles)  # [P, K], 64 bits: no two meet by chance
+    canvas = state.tokens
+    if state.blocks is not None:  # what is computed of a row depends on the block that it is in
+        canvas = torch.cat([canvas, _block(state)[:, None]], 1)
+    words = dice.words(canvas.shape[1], canvas.device)
+    hashes = (canvas * words).sum(1).view(-1, state.particles)  # [P, K], 64 bits: no two meet by chance
     lacking = known.lacks(want).any(1).long() + known.stale.long()
     known_first = lacking.view_as(hashes).argsort(dim=1, stable=True)
     ranked, order = hashes.gather(1, known_first).sort(dim=1, stable=True)  # equal canvases side by side
@@ -318,10 +349,16 @@ def _act(
     else:
         log = setup.weigh(hidden, denoiser.head, new, tokens, False).standing
     after = after.replace(token_logp=log.double().where(new, state.token_logp).masked_fill(after.masked, 0.0))
+    if isinstance(written, Written) and written.memory is not None:
+        after = after.replace(memory=written.memory.where(active[:, None], state.memory))
+    if isinstance(written, Written) and written.ended is not None and state.vocab.eos:
+        over = after.masked & (written.ended & active)[:, None]
+        after = after.replace(tokens=after.tokens.masked_fill(over, state.vocab.eos[0]))
     if setup.rules.fill_tail:
-        after = after.replace(tokens=tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
+        after = after.replace(tokens=after.tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
     if not setup.sampler.scheduled:
-        faults.note("still", active & (after.tokens == state.tokens).all(1))
+        same = (after.tokens == state.tokens).all(1) & (after.memory == state.memory).all(1)
+        faults.note("still", active & same)
     return after
 
 

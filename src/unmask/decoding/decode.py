@@ -38,7 +38,7 @@ from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
 from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, SettingError, many
-from unmask.models.cache import cached
+from unmask.models.cache import block_cached, cached
 from unmask.models.transformer import attention_blocks, block_causal
 from unmask.models.wrap import Guided
 from unmask.samplers import with_background
@@ -175,7 +175,8 @@ def check(model: Denoiser, rows: Sequence[Canvas], recipe: Recipe) -> None:
 def _parts(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Sampler, Search, Rules]:
     """The parts of a walk that do not depend on its rows."""
     denoiser, recipe = _attending(model, recipe)
-    denoiser = denoiser if recipe.cache_block is None else cached(denoiser, recipe.cache_block)
+    if traits(denoiser).attention is None and recipe.caches:
+        denoiser = _windowed(denoiser, recipe)
     denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
     if traits(denoiser).keeps_rows:
         recipe.check_cache()
@@ -205,17 +206,37 @@ def _fitted(recipe: Recipe, row: Canvas) -> Recipe:
 
 def _attending(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Recipe]:
     """The model with the attention of the recipe; the recipe with the blocks and entropies that go with it."""
-    if recipe.attention == "full":
+    always = traits(model).attention is not None
+    if not always and recipe.attention != "block":
         return model, recipe
+    if always and recipe.attention == "full":
+        raise SettingError(f"{model.name} knows attention in blocks only", "leave attention out", setting="attention")
+    recipe.check_blocks()
     size = attention_blocks(model)
+    part, sub = recipe.cache_block, recipe.get("sub_block")
     length = size if recipe.block_length is None else recipe.block_length
-    if size % length:
-        what = f"block_length is {length}, which does not divide the {size} positions of an attention block"
-        raise SettingError(what, "leave it out", setting="block_length")
-    denoiser = block_causal(model)
-    if model.device.type == "cpu":  # exact: what is kept is what would be computed
-        denoiser = cached(denoiser, size)
+    for name, value in (("block_length", length), ("sub_block", sub), ("cache_block", part)):
+        if value is not None and size % value:
+            what = f"{name} is {value}, which does not divide the {size} positions of {model.name}'s attention blocks"
+            raise SettingError(what, "leave it out, or load a model of other blocks", setting=name)
+    if part is not None and getattr(recipe.build_sampler(), "part", None) != part:
+        what = f"cache_block is {part}, but sampler {recipe.name('sampler')} has no sub-blocks of that size"
+        raise SettingError(what, f"leave it out, or use fast-dllm-v2 with sub_block {part}", setting="cache_block")
+    denoiser = model if always else block_causal(model)
+    if always or model.device.type == "cpu":  # exact: what is kept is what would be computed
+        denoiser = block_cached(denoiser, part)
     return denoiser, recipe.replace(block_length=length, scope="block")
+
+
+CACHE_BEFORE = 32  # columns before the block that an approximate cache computes: docs/research/caches.md
+
+
+def _windowed(denoiser: Denoiser, recipe: Recipe) -> Denoiser:
+    """The model with the approximate cache of the recipe."""
+    before, after, every = (recipe.get(f"cache_{name}") for name in ("before", "after", "every"))
+    block = recipe.cache_block or recipe.build_sampler().block_length
+    assert block is not None, "a recipe with a cache has blocks"
+    return cached(denoiser, block, CACHE_BEFORE if before is None else before, after, every or 0)
 
 
 def _renamed(on_event: OnEvent | None, watch: OnEvent | None) -> OnEvent | None:

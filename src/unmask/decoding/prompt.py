@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.core import dice
-from unmask.core.denoiser import Chats, Denoiser
+from unmask.core.denoiser import Chats, Denoiser, traits
 from unmask.core.sampler import Sampler
 from unmask.core.state import State, begin, padded
 from unmask.decoding.settings import DEFAULT_LENGTH
 from unmask.errors import InputError, SettingError, many
 from unmask.models import memory
-from unmask.models.cache import Cached
+from unmask.models.cache import Keeps
 from unmask.models.tokenizers import Numbers
 from unmask.models.wrap import layers
 
@@ -109,7 +109,8 @@ def start(
     tokens, attend = padded([canvas.tokens for canvas in canvases], vocab.pad)
     parts = (tokens, (tokens == vocab.mask) & attend, attend, dice.keys(seeds))
     tokens, writable, attend, keys = (part.to(denoiser.device) for part in parts)
-    return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps)
+    blocks, memory = traits(denoiser).attention, getattr(sampler, "memory", 0)
+    return begin(tokens, writable, attend, keys, vocab, particles, sampler.steps, blocks, memory)
 
 
 def check_rows(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampler, particles: int) -> None:
@@ -135,7 +136,7 @@ def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampl
     """Every block needs a step of its own."""
     if sampler.steps is None or sampler.block_length is None:
         return
-    blocks = max(-(-canvas.tokens.count(denoiser.vocab.mask) // sampler.block_length) for canvas in canvases)
+    blocks = max(_blocks(denoiser, canvas, sampler.block_length) for canvas in canvases)
     if sampler.steps < blocks:
         raise SettingError(
             f"{many(sampler.steps, 'step is', 'steps are')} fewer than the {blocks} blocks",
@@ -144,11 +145,19 @@ def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampl
         )
 
 
+def _blocks(denoiser: Denoiser, canvas: Canvas, length: int) -> int:
+    """How many blocks of a canvas have open positions."""
+    attention, mask = traits(denoiser).attention, denoiser.vocab.mask
+    if attention is None or not attention.aligned:
+        return -(-canvas.tokens.count(mask) // length)
+    return len({column // length for column, token in enumerate(canvas.tokens) if token == mask})
+
+
 def _check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int) -> None:
     """Refuse what cannot fit: canvases, their numbers, three copies of the hidden states, kept keys and values."""
     weight = denoiser.head.weight
     hidden = (weight.shape[1] * weight.element_size()) if weight is not None else denoiser.head.width * 8
-    kept = sum(2 * layer.position_bytes for layer in layers(denoiser) if isinstance(layer, Cached))  # old and new
+    kept = sum(2 * layer.position_bytes for layer in layers(denoiser) if isinstance(layer, Keeps))  # old and new
     need = prompts * particles * length * (denoiser.cost * (3 * hidden + kept) + 128)  # 128: tokens, flags, numbers
     free = memory.free(denoiser.device)
     if need > free:

@@ -69,7 +69,7 @@ class Recipe:
     top_k: int | None = None
     top_p: float | None = None
     guidance: float = 0.0
-    attention: str = "full"  # what a position sees
+    attention: str | None = None  # what a position sees
     cache_block: int | None = None
     ban: tuple[int | str, ...] = ()
     late: tuple[int | str, ...] = ()
@@ -184,29 +184,45 @@ class Recipe:
         if self.fill_tail and self.reopen:
             what = "fill_tail does not go with reopen, which may reopen an EOS"
             raise SettingError(what, "leave one out", setting="fill_tail")
-        if self.cache_block is not None:
-            self.check_cache()
+        self._check_cache_settings()
         if self.attention == "block":
-            self._check_blocks()
+            self.check_blocks()
         self.build_search()
 
-    def _check_blocks(self) -> None:
+    @property
+    def caches(self) -> bool:
+        """Whether an approximate cache is asked for."""
+        return bool(self.get("cache")) or self.cache_block is not None
+
+    def _check_cache_settings(self) -> None:
+        """Refuse settings of a cache that is not asked for, and a cache without blocks."""
+        for name in ("cache_before", "cache_after", "cache_every"):
+            if self.get(name) is not None and not self.caches:
+                raise SettingError(f"{name} has no effect without a cache", "give cache, too", setting=name)
+        if self.get("cache") and self.cache_block is None and self.build_sampler().block_length is None:
+            what = f"cache needs blocks, which sampler {self.name('sampler')} has not"
+            raise SettingError(what, "give block_length or cache_block, or use semi-ar", setting="cache")
+        if self.caches and self.attention != "block":
+            self.check_cache()
+
+    def check_blocks(self) -> None:
         """Refuse what does not decide block after block from left to right."""
         if "block_length" not in table.takes(self._parts["sampler"][0]):
             what = f"attention block does not go with sampler {self.name('sampler')}, which knows no blocks"
             raise SettingError(what, "choose semi-ar, confidence or uniform, for example", setting="attention")
-        for name in ("reopen", "cache_block"):
-            if getattr(self, name):
-                why = "masks positions of earlier blocks" if name == "reopen" else "is approximate; block needs none"
-                raise SettingError(
-                    f"attention block does not go with {name}, which {why}", "leave one out", setting=name
-                )
+        if self.reopen:
+            what = "attention block does not go with reopen, which masks positions of earlier blocks"
+            raise SettingError(what, "leave one out", setting="reopen")
+        for name in ("cache_before", "cache_after", "cache_every"):
+            if self.get(name) is not None:
+                what = f"{name} has no effect on attention in blocks"
+                raise SettingError(what, "leave it out: its cache is exact", setting=name)
 
     def check_cache(self) -> None:
-        """Refuse a prefix cache where masks could come back into the part that is not computed."""
+        """Refuse an approximate cache where masks could come back into the part that is not computed."""
         if self.build_sampler().revises or self.reopen:
             who = "reopen" if self.reopen else f"sampler {self.name('sampler')}"
-            what = f"a prefix cache does not go with {who}, which may mask positions before the block"
+            what = f"an approximate cache does not go with {who}, which may mask positions before the block"
             hint = "state entropy would leave them out; leave one of them out"
             raise SettingError(what, hint, setting="cache_block")
 

@@ -84,8 +84,8 @@ class Result:
             parts.append(f"{many(len(self.particles), 'particle')} of {many(self.lineages, 'lineage')}")
             choice = self.recipe.build_search().choose.name
             parts += [] if choice == "entropy" else [f"chosen by {choice}"]
-        if self.recipe.cache_block is not None:
-            parts.append("approximate: prefix cache")
+        if self.recipe.caches:
+            parts.append("approximate cache")
         if self.recipe.attention == "block":
             parts.append("attention in blocks")
         if self.finish != LENGTH:

@@ -173,9 +173,9 @@ def _names_of(kind: str) -> Callable[[], Mapping[str, Collection[str]]]:
 
 
 def _rules() -> Mapping[str, Collection[str]]:
-    from unmask.samplers import DREAM_RULES, P2_RULES
+    from unmask.samplers import DREAM_RULES, P2_RULES, SDAR_RULES
 
-    return {"p2": P2_RULES, "dream": DREAM_RULES}
+    return {"p2": P2_RULES, "dream": DREAM_RULES, "sdar": SDAR_RULES}
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -203,9 +203,16 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
                 default=0.0, aliases=("cfg_scale",)),
         Setting("attention", str, "what a position sees: everything, or (block) what is given and the blocks up to its "
                 "own, for models trained so; entropies are then those of the current block",
-                default="full", choices=lambda: {"": ("full", "block")}),
-        Setting("cache_block", int, "approximate: keep keys and values before the block of the first mask; open "
-                "positions to a block", COUNT),
+                unset="the model's own: full, or block for families that know nothing else",
+                choices=lambda: {"": ("full", "block")}),
+        Setting("cache", bool, "approximate, under full attention: between full passes at the beginning of each block "
+                "compute only a window around it; attention in blocks has an exact cache by itself", default=False),
+        Setting("cache_block", int, "approximate, like cache: open positions to a block of the cache; under attention "
+                "in blocks, positions to a part that is computed alone", COUNT, "block_length, where cache is on"),
+        Setting("cache_before", int, "columns of the window before the block", Range(0, 2**31), "32, where it is used"),
+        Setting("cache_after", int, "columns of the window after the block", Range(0, 2**31), "all that follow"),
+        Setting("cache_every", int, "steps from one full pass to the next, at most", COUNT,
+                "only where a block begins"),
         Setting("ban", tuple, "token ids, or eos, that are never drawn; with commas, or the flag several times",
                 default=()),
         Setting("late", tuple, "token ids, or eos, that are decided only when nothing else is left; given like --ban",
@@ -239,6 +246,13 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
         Setting("draft", float, "share of the positions that is drafted before refining", SHARE),
         Setting("reveal", int, "positions that are decided, or masked again, in a step", COUNT),
         Setting("loops", int, "how often the least certain positions are decided anew", Range(0, 2**31)),
+        Setting("rounds", int, "rounds that share the positions of a block evenly", COUNT, "one position each"),
+        Setting("sub_block", int, "positions to a part of a block; parts are decided from left to right", COUNT),
+        Setting("edit_threshold", float, "replace a token of the current block where another one is above this "
+                "confidence", SHARE, "nothing is replaced"),
+        Setting("edit_rounds", int, "rounds of replacing after the last mask of a block, at most", Range(0, 2**31),
+                "16, where it is in use"),
+        Setting("early_stop", bool, "end a text as soon as an EOS is written that no mask comes before"),
         Setting("eps", float, "diffusion time at the end of the schedule", Range(0, 0.5, closed=False),
                 "0.001 for dream"),
     ),

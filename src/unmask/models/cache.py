@@ -1,58 +1,55 @@
-"""Cached: Fast-dLLM's prefix cache as a denoiser around a Transformer. Exact where attention is block-causal.
+"""Denoisers around a Transformer that compute some columns of a row against kept keys and values of the others.
 
-When a row enters a new block, one full pass is made, which is exact, and the keys and values of all columns before
-the block are kept. Until the next block only the columns from there on are computed. All masks lie among them, so
-state entropy covers the whole masked set; but under full attention decided tokens before the block no longer see later
-decisions: kept keys and values go stale, and the result is approximate.
+`BlockCache` is exact: where attention is block-causal, finished blocks never hear of later ones. `WindowCache` is
+approximate: under full attention, what is kept goes stale until the next full pass.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from unmask.core.denoiser import Denoiser, traits
-from unmask.core.state import State
+from unmask.core.state import Blocks, State, first_masked, numbers
 from unmask.errors import SettingError
-from unmask.models.network import Kept, Pair
+from unmask.models.network import Pair, Past
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Wrapped, innermost
 
+Layers = tuple[Pair, ...]  # keys and values [N, H, C, d] of all layers
 
-def cached(denoiser: Denoiser, block: int) -> Denoiser:
-    """The denoiser with a prefix cache under its other wrappers."""
+
+def cached(denoiser: Denoiser, block: int, before: int = 0, after: int | None = None, every: int = 0) -> Denoiser:
+    """The denoiser with an approximate cache under its other wrappers; the arguments are those of WindowCache."""
     if traits(denoiser).keeps_rows:
-        raise SettingError(f"{denoiser.name} has a prefix cache already", "leave cache_block out")
+        raise SettingError(f"{denoiser.name} has a cache already", "leave cache_block out")
 
     def wrap(inner: Denoiser) -> Denoiser:
         if not isinstance(inner, Transformer):
             raise SettingError(f"{inner.name} has no keys and values to keep", "leave cache_block out")
-        return Cached(inner, block)
+        return WindowCache(inner, block, before, after, every)
+
+    return innermost(denoiser, wrap)
+
+
+def block_cached(denoiser: Denoiser, part: int | None = None) -> Denoiser:
+    """The denoiser, which attends in blocks, with an exact cache under its other wrappers; `part` as in BlockCache."""
+
+    def wrap(inner: Denoiser) -> Denoiser:
+        assert isinstance(inner, Transformer) and inner.attention is not None
+        return BlockCache(inner, part)
 
     return innermost(denoiser, wrap)
 
 
 @dataclass(frozen=True, eq=False)
-class Cached(Wrapped):
-    """Keeps the keys and values before the block of the first mask; `block` counts open positions, as samplers do."""
+class Keeps(Wrapped):
+    """What the caches share."""
 
     inner: Transformer
-    block: int
-
-    def __post_init__(self) -> None:
-        if self.block < 1:
-            raise SettingError(f"the cache's block is {self.block}", "it must be at least 1")
-
-    @property
-    def exact(self) -> bool:
-        """Whether columns before the block never see later ones, so that what is kept is what would be computed."""
-        return self.inner.block_causal
-
-    @property
-    def keeps_rows(self) -> bool:
-        return not self.exact
 
     @property
     def position_bytes(self) -> int:
@@ -60,35 +57,41 @@ class Cached(Wrapped):
         shape, weight = self.inner.network.shape, self.inner.network.embed.weight
         return 2 * shape.layers * shape.kv * shape.each * weight.element_size()
 
-    @property
-    def name(self) -> str:
-        if self.exact:
-            return self.inner.name
-        return f"{self.inner.name} (approximate: prefix cache, blocks of {self.block})"
+    def _compute(self, state: State, rows: Tensor, at: Tensor, past: tuple[Past, ...], seen: Tensor | None) -> _Found:
+        """These columns `at` [R, W] of rows, of which each sees what `seen` [R, W, W] and the past parts say."""
+        columns = state.columns[rows].gather(1, at)
+        tokens = state.tokens[rows].gather(1, at)
+        sigma = self.inner.sigma(state, rows)
+        with torch.no_grad():
+            hidden, used = self.inner.network(tokens, columns, None, sigma, past, True, None, seen)
+        return _Found(hidden, tuple(used), columns)
 
-    def look(self, state: State, rows: Tensor) -> tuple[Tensor, Kept | None]:
-        begins, kept = self._begins(state), state.cache if isinstance(state.cache, Kept) else None
-        old = begins[rows] == (kept.end[rows] if kept is not None else -1)
-        known, fresh = old.nonzero()[:, 0], (~old).nonzero()[:, 0]  # places in `rows`
-        parts: list[Tensor] = []
-        if len(known):
-            assert kept is not None
-            asked = rows[known]
-            old_keys = kept if _everyone(asked, len(begins)) else kept[asked]
-            parts.append(self.inner.see(state, asked, old_keys, int(begins[asked].min()))[0])
-        if len(fresh):
-            hidden, used = self.inner.see(state, rows[fresh], keep=True)
-            kept = _written(kept, used, begins, rows[fresh])
-            parts.append(hidden)
-        return torch.cat(parts)[torch.cat([known, fresh]).argsort()], kept
 
-    def _begins(self, state: State) -> Tensor:  # [B] int64
-        """For each row, the column at which the block of its first mask begins; the end where nothing is masked."""
-        masked, length = state.masked, state.tokens.shape[1]
-        first = torch.where(masked.any(1), masked.to(torch.int8).argmax(1), length)
-        rank = state.rank.gather(1, first.clamp(max=length - 1)[:, None])
-        opens = state.writable & (state.rank >= rank // self.block * self.block)
-        return torch.where(first < length, opens.to(torch.int8).argmax(1), length)
+@dataclass(frozen=True)
+class _Found:
+    """The network's answer for some columns of some rows."""
+
+    hidden: Tensor  # [R, W, D]
+    layers: Layers
+    columns: Tensor  # [R, W] int64: counted from the first real token
+
+
+def _groups(widths: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Equal widths together, and their places."""
+    for width in torch.unique(widths).tolist():
+        yield width, (widths == width).nonzero()[:, 0]
+
+
+def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:  # [N, L] bool -> [N, C] int64, [N, C] bool
+    """The chosen columns of each row, from the left, and which of these entries are real."""
+    counts = chosen.sum(1, keepdim=True)
+    longest = int(counts.max())
+    there = torch.arange(longest, device=chosen.device) < counts
+    return (~chosen).long().argsort(dim=1, stable=True)[:, :longest], there
+
+
+def _taken(layers: Layers, rows: Tensor) -> Layers:
+    return tuple((keys[rows], values[rows]) for keys, values in layers)
 
 
 def _everyone(rows: Tensor, count: int) -> bool:
@@ -96,16 +99,349 @@ def _everyone(rows: Tensor, count: int) -> bool:
     return len(rows) == count and bool((rows == torch.arange(count, device=rows.device)).all())
 
 
-def _written(kept: Kept | None, used: list[Pair], begins: Tensor, rows: Tensor) -> Kept:
-    """The kept keys and values with these rows renewed."""
-    if _everyone(rows, len(begins)):
-        return Kept(tuple(used), begins)
+# --- exact: attention in blocks ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OpenBlock:
+    """Each row's open block as it was when all of it was computed."""
+
+    layers: Layers  # [B, H, size, d]
+    hidden: Tensor  # [B, size, D]
+    number: Tensor  # [B] int64: which block it is; -1: none yet
+
+    def __getitem__(self, rows: Tensor) -> OpenBlock:
+        return OpenBlock(_taken(self.layers, rows), self.hidden[rows], self.number[rows])
+
+
+@dataclass(frozen=True)
+class KeptBlocks:
+    """Keys and values of finished blocks. Those of what was given before the first open block are kept once a prompt.
+
+    A row's own ones are in the order of the ranks, as far as `end`. `edge` is the network's output at the last of them,
+    for models whose output belongs to the next column.
+    """
+
+    given: Layers  # [P, H, C, d]
+    real: Tensor  # [P, C] bool
+    entry: Tensor  # [B] int64: the prompt of each row
+    own: Layers  # [B, H, …, d]
+    end: Tensor  # [B] int64
+    edge: Tensor  # [B, D]
+    place: Tensor  # [B, S] int64: the column of each rank
+    count: Tensor  # [B] int64: how many ranks a row has
+    open: OpenBlock | None = None
+
+    def __getitem__(self, rows: Tensor) -> KeptBlocks:
+        """The rows' own part; what is kept once a prompt stays where it is."""
+        each = {name: getattr(self, name)[rows] for name in ("entry", "end", "edge", "place", "count")}
+        opened = None if self.open is None else self.open[rows]
+        return replace(self, **each, own=_taken(self.own, rows), open=opened)
+
+    @property
+    def stored(self) -> int:
+        """Ranks that the rows' own part has room for."""
+        return self.own[0][0].shape[2] if self.own else 0
+
+    @property
+    def bytes(self) -> int:
+        """Of all keys and values."""
+        opened = () if self.open is None else self.open.layers
+        return sum(one.nbytes for pair in (*self.given, *self.own, *opened) for one in pair)
+
+
+@dataclass(frozen=True)
+class _Window:
+    """The ranks of some rows that are computed, equally many in each."""
+
+    rows: Tensor  # [R] int64
+    ranks: Tensor  # [R, W] int64
+    block: Tensor  # [R] int64: the block that each row is in
+    whole: Tensor  # [R] bool: all of that block is among them
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCache(Keeps):
+    """Computes the block that a row is in, and once, when it is finished, the one before; the prompt once for all.
+
+    With `part`, a step computes only that many positions of the block, those of the part with the first mask, against
+    keys and values of the rest from when the whole block was last computed: on entering it, and whenever the first
+    position of the part is masked. That is Fast-dLLM v2's cache inside blocks, and approximate.
+    """
+
+    part: int | None = None
+
+    @property
+    def keeps_rows(self) -> bool:
+        return self.part is not None
+
+    @property
+    def attention(self) -> Blocks:
+        blocks = self.inner.attention
+        assert blocks is not None
+        return blocks
+
+    @property
+    def name(self) -> str:
+        about = "" if self.part is None else f" (approximate: parts of {self.part} in a block)"
+        return f"{self.inner.name}{about}"
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, KeptBlocks]:
+        kept = state.cache if isinstance(state.cache, KeptBlocks) else self._first(state, max(1, len(rows)))
+        size = self.attention.size
+        block = torch.minimum(state.front, kept.count - 1)[rows] // size
+        low, high = kept.end[rows], torch.minimum((block + 1) * size, kept.count[rows])
+        whole = torch.ones_like(low, dtype=torch.bool)
+        if self.part is not None:
+            begin, whole = self._part(state, kept, rows, block)
+            low, high = low.where(whole, begin), high.where(whole, torch.minimum(begin + self.part, high))
+        out = kept.edge.new_zeros(len(rows), state.tokens.shape[1], kept.edge.shape[1])
+        if kept.open is not None and not bool(whole.all()):
+            self._remembered(kept, rows, block, out)
+        for width, group in _groups(high - low):
+            ranks = low[group, None] + torch.arange(width, device=rows.device)
+            window = _Window(rows[group], ranks, block[group], whole[group])
+            hidden, at, kept = self._computed(state, kept, window)
+            out[group[:, None], at] = hidden
+        return out, kept
+
+    def _part(self, state: State, kept: KeptBlocks, rows: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
+        """The rank [R] at which the part of a row's first mask begins, and whether [R] its whole block is computed."""
+        assert self.part is not None
+        begin = state.front[rows] // self.part * self.part
+        column = kept.place[rows].gather(1, begin.clamp(max=kept.place.shape[1] - 1)[:, None])
+        masked = state.masked[rows].gather(1, column)[:, 0]
+        if kept.open is None:
+            return begin, torch.ones_like(masked)
+        return begin, masked | (kept.open.number[rows] != block)
+
+    def _remembered(self, kept: KeptBlocks, rows: Tensor, block: Tensor, out: Tensor) -> None:
+        """Hidden states of open blocks from when they were computed as a whole, into `out` [R, L, D]."""
+        assert kept.open is not None
+        size = self.attention.size
+        ranks = block[:, None] * size + torch.arange(size, device=rows.device)
+        there = ranks < kept.count[rows][:, None]
+        at = kept.place[rows].gather(1, ranks.clamp(max=kept.place.shape[1] - 1))
+        row, inside = there.nonzero(as_tuple=True)
+        out[row, at[row, inside]] = kept.open.hidden[rows][row, inside]
+
+    def _computed(self, state: State, kept: KeptBlocks, window: _Window) -> tuple[Tensor, Tensor, KeptBlocks]:
+        """Hidden states [R, W, D] of a window, their columns [R, W], and what is kept from now on."""
+        rows, ranks, size = window.rows, window.ranks, self.attention.size
+        at, number = kept.place[rows].gather(1, ranks), ranks // size
+        seen = number[:, :, None] >= number[:, None]
+        found = self._compute(state, rows, at, self._past(kept, window), seen)
+        hidden = found.hidden
+        if self.inner.shift:  # the output before the first column is the edge, or there is none
+            before = torch.where(found.columns[:, :1, None] > 0, kept.edge[rows][:, None], hidden[:, :1])
+            hidden = torch.cat([before, hidden[:, :-1]], 1)
+        if bool((ranks[:, 0] < window.block * size).any()):
+            kept = _finished(kept, window, found, size)
+        if self.part is not None and bool(window.whole.any()):
+            kept = _opened(kept, window, found, hidden, size)
+        return hidden, at, kept
+
+    def _past(self, kept: KeptBlocks, window: _Window) -> tuple[Past, ...]:
+        """What the window sees besides itself: what was given, finished blocks, the rest of an open block."""
+        rows, past = window.rows, []
+        entry, end, low = kept.entry[rows], kept.end[rows], window.ranks[:, 0]
+        if kept.real.shape[1]:
+            past.append(Past(kept.given, kept.real[entry], entry))
+        if kept.stored:
+            own = kept.own if _everyone(rows, len(kept.end)) else _taken(kept.own, rows)
+            past.append(Past(own, torch.arange(kept.stored, device=rows.device) < end[:, None]))
+        if kept.open is not None and not bool(window.whole.all()):
+            size = self.attention.size
+            ranks = window.block[:, None] * size + torch.arange(size, device=rows.device)
+            elsewhere = (ranks < low[:, None]) | (ranks > window.ranks[:, -1:])
+            there = elsewhere & (ranks < kept.count[rows][:, None]) & ~window.whole[:, None]
+            past.append(Past(_taken(kept.open.layers, rows), there))
+        return tuple(past)
+
+    def _first(self, state: State, most: int) -> KeptBlocks:
+        """What was given before the first open block, computed once a prompt, `most` prompts at a time."""
+        prompts = torch.arange(0, len(state.tokens), state.particles, device=state.tokens.device)
+        number = numbers(state, self.attention)
+        at, real = _listed((number[prompts] < 0) & state.attend[prompts])
+        place, ranked = _listed((number >= 0) & state.attend)
+        parts = [
+            self._given(state, rows, number, columns, there)
+            for rows, columns, there in zip(*(torch.split(one, most) for one in (prompts, at, real)), strict=True)
+        ]
+        given = tuple(
+            (torch.cat([one[layer][0] for one, _ in parts]), torch.cat([one[layer][1] for one, _ in parts]))
+            for layer in range(len(parts[0][0]))
+        )
+        entry = torch.arange(len(state.tokens), device=prompts.device) // state.particles
+        edge = torch.cat([edge for _, edge in parts])[entry]
+        return KeptBlocks(given, real, entry, (), torch.zeros_like(entry), edge, place, ranked.sum(1))
+
+    def _given(self, state: State, rows: Tensor, number: Tensor, at: Tensor, real: Tensor) -> tuple[Layers, Tensor]:
+        """Keys and values of these columns, and the output [R, D] at the last of them."""
+        if not at.shape[1]:
+            weight = self.inner.network.embed.weight
+            return (), torch.zeros(len(rows), weight.shape[1], dtype=weight.dtype, device=weight.device)
+        block = number[rows].gather(1, at)
+        seen = (block[:, :, None] >= block[:, None]) & real[:, None]
+        seen = seen | torch.eye(at.shape[1], dtype=torch.bool, device=at.device)  # no softmax is empty
+        found = self._compute(state, rows, at, (), seen)
+        last = (real.sum(1) - 1).clamp(min=0)
+        return found.layers, found.hidden[torch.arange(len(rows), device=at.device), last]
+
+
+def _finished(kept: KeptBlocks, window: _Window, found: _Found, size: int) -> KeptBlocks:
+    """With the blocks before the one that each row is in."""
+    rows, ranks, old = window.rows, window.ranks, kept.end[window.rows]
+    end = torch.maximum(window.block * size, old)
+    longest = max(int(end.max()), kept.stored)
+    own = _written(kept.own, len(kept.end), rows, ranks.where(ranks < end[:, None], longest), found.layers, longest)
+    last = (end - 1 - ranks[:, 0]).clamp(min=0)
+    edge = found.hidden[torch.arange(len(rows), device=rows.device), last]
+    edge = edge.where((end > old)[:, None], kept.edge[rows])
+    ends, edges = kept.end.index_copy(0, rows, end), kept.edge.index_copy(0, rows, edge)
+    return replace(kept, own=own, end=ends, edge=edges)
+
+
+def _opened(kept: KeptBlocks, window: _Window, found: _Found, hidden: Tensor, size: int) -> KeptBlocks:
+    """With the open blocks that were computed as a whole; `hidden` [R, W, D] belongs to the window's columns."""
+    which, old = window.whole.nonzero()[:, 0], kept.open
+    rows, block, batch = window.rows[which], window.block[which], len(kept.end)
+    inside = window.ranks[which] - block[:, None] * size
+    at = inside.where(inside >= 0, size)
+    new = tuple((keys[which], values[which]) for keys, values in found.layers)
+    layers = _written(() if old is None else old.layers, batch, rows, at, new, size)
+    numbers = torch.full_like(kept.end, -1) if old is None else old.number
+    states = hidden.new_zeros(batch, size + 1, hidden.shape[2])
+    if old is not None:
+        states[:, :size] = old.hidden
+    states[rows[:, None], at] = hidden[which]
+    return replace(kept, open=OpenBlock(layers, states[:, :size], numbers.index_copy(0, rows, block)))
+
+
+def _written(old: Layers, batch: int, rows: Tensor, at: Tensor, new: Layers, length: int) -> Layers:
+    """Layers [batch, H, length, d] with the new entries of rows at `at` [R, W]; those at `length` are dropped."""
 
     def renewed(layer: int, part: int) -> Tensor:
-        new = used[layer][part]
-        old = new.new_zeros(len(begins), *new.shape[1:]) if kept is None else kept.layers[layer][part]
-        return old.index_copy(0, rows, new)
+        fresh = new[layer][part]
+        whole = fresh.new_zeros(batch, fresh.shape[1], length + 1, fresh.shape[3])
+        if old:
+            whole[:, :, : old[layer][part].shape[2]] = old[layer][part]
+        whole[rows] = whole[rows].scatter(2, at[:, None, :, None].expand_as(fresh), fresh)
+        return whole[:, :, :length]
 
-    layers = tuple((renewed(layer, 0), renewed(layer, 1)) for layer in range(len(used)))
-    end = torch.full_like(begins, -1) if kept is None else kept.end
-    return Kept(layers, end.index_copy(0, rows, begins[rows]))
+    return tuple((renewed(layer, 0), renewed(layer, 1)) for layer in range(len(new)))
+
+
+# --- approximate: full attention --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """Keys, values and hidden states of all columns at each row's last full pass."""
+
+    layers: Layers  # [B, H, L, d]
+    hidden: Tensor  # [B, L, D]
+    block: Tensor  # [B] int64: the block that the row was in; -1: there was no such pass
+    age: Tensor  # [B] int64: looks since then
+
+    def __getitem__(self, rows: Tensor) -> KeptRows:
+        return KeptRows(_taken(self.layers, rows), self.hidden[rows], self.block[rows], self.age[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class WindowCache(Keeps):
+    """Fast-dLLM's prefix cache (0, None), its dual cache (0, 0), and all between: a window around the current block.
+
+    A full pass, which is exact, is made where a row enters a block, and every few looks. In between only the block,
+    `before` columns on its left and `after` on its right are computed; None: all to the right. The rest stays as it was
+    then. `block` counts open positions, as samplers do.
+    """
+
+    block: int
+    before: int = 0
+    after: int | None = None
+    every: int = 0  # looks from one full pass to the next, at most; 0: only at blocks
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise SettingError(f"the cache's block is {self.block}", "it must be at least 1")
+
+    @property
+    def keeps_rows(self) -> bool:
+        return True
+
+    @property
+    def name(self) -> str:
+        right = "all" if self.after is None else self.after
+        return f"{self.inner.name} (approximate: cache, blocks of {self.block}, {self.before} before, {right} after)"
+
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, KeptRows]:
+        kept = state.cache if isinstance(state.cache, KeptRows) else None
+        block = torch.minimum(first_masked(state), state.open.clamp(min=1) - 1) // self.block
+        fresh = torch.ones_like(rows, dtype=torch.bool)
+        if kept is not None:
+            fresh = kept.block[rows] != block[rows]
+            fresh = fresh | (kept.age[rows] + 1 >= self.every) if self.every else fresh
+        if bool(fresh.any()):
+            kept = self._refreshed(state, kept, rows[fresh], block)
+        assert kept is not None
+        out = kept.hidden[rows]
+        if not bool(fresh.all()):
+            old = (~fresh).nonzero()[:, 0]
+            kept = replace(kept, age=kept.age.index_add(0, rows[old], torch.ones_like(old)))
+            begin, end = self._window(state, block)
+            for width, group in _groups((end - begin)[rows[old]]):
+                places = old[group]
+                at = begin[rows[places], None] + torch.arange(width, device=rows.device)
+                out[places] = self._computed(state, kept, rows[places], at, out[places])
+        return out, kept
+
+    def _refreshed(self, state: State, kept: KeptRows | None, rows: Tensor, block: Tensor) -> KeptRows:
+        """With a full pass of these rows."""
+        at = torch.arange(state.tokens.shape[1], device=rows.device).expand(len(rows), -1)
+        seen = None
+        if state.padded:
+            seen = state.attend[rows][:, None] | torch.eye(at.shape[1], dtype=torch.bool, device=rows.device)
+        found = self._compute(state, rows, at, (), seen)
+        hidden = found.hidden
+        if self.inner.shift:
+            hidden = torch.where(found.columns[:, :, None] > 0, hidden.roll(1, 1), hidden)
+        batch, length = state.tokens.shape
+        if kept is None:
+            none = torch.full_like(state.open, -1)
+            kept = KeptRows((), hidden.new_zeros(batch, length, hidden.shape[2]), none, none)
+        every = found.layers if _everyone(rows, batch) else _written(kept.layers, batch, rows, at, found.layers, length)
+        return KeptRows(
+            every,
+            kept.hidden.index_copy(0, rows, hidden),
+            kept.block.index_copy(0, rows, block[rows]),
+            kept.age.index_fill(0, rows, 0),
+        )
+
+    def _window(self, state: State, block: Tensor) -> tuple[Tensor, Tensor]:  # [B], [B]
+        """The first column that is computed and the one after the last."""
+        rank, length = state.rank, state.tokens.shape[1]
+        number = torch.where(state.writable, rank // self.block, -1)
+        mine = number == block[:, None]
+        places = torch.arange(length, device=rank.device).expand_as(rank)
+        first = places.where(mine, length - 1).amin(1) - self.before - int(self.inner.shift)
+        pads = (~state.attend).sum(1)
+        end = torch.full_like(first, length)
+        if self.after is not None:
+            end = (places.where(mine, 0).amax(1) + 1 + self.after).clamp(max=length)
+        return torch.maximum(first, pads), end
+
+    def _computed(self, state: State, kept: KeptRows, rows: Tensor, at: Tensor, old: Tensor) -> Tensor:  # [R, L, D]
+        """The hidden states of rows, new in the window."""
+        inside = torch.zeros_like(state.attend[rows]).scatter(1, at, True)
+        layers = kept.layers if _everyone(rows, len(kept.age)) else _taken(kept.layers, rows)
+        found = self._compute(state, rows, at, (Past(layers, state.attend[rows] & ~inside),), None)
+        hidden, columns = found.hidden, at
+        if self.inner.shift:  # outputs belong to the next columns; that of the last one is outside
+            first = torch.where(found.columns[:, :1, None] > 0, old.gather(1, _wide(at[:, :1], old)), hidden[:, :1])
+            hidden = torch.cat([first, hidden[:, :-1]], 1)
+        return old.scatter(1, _wide(columns, old), hidden)
+
+
+def _wide(at: Tensor, like: Tensor) -> Tensor:  # [R, W] -> [R, W, D]
+    return at[:, :, None].expand(-1, -1, like.shape[2])

@@ -13,7 +13,7 @@ from torch import Tensor
 from unmask.core.denoiser import Denoiser
 from unmask.core.state import State, begin, padded
 from unmask.errors import first_line
-from unmask.models.cache import Cached
+from unmask.models.cache import BlockCache, WindowCache
 from unmask.models.transformer import Transformer
 
 LENGTHS = (12, 9, 5)  # of the canvases: short, within the limit of small models
@@ -198,7 +198,7 @@ def refresh(probe: _Probe) -> Found:
     """A fresh cache is exact, and follows its rows: kept numbers of an unchanged canvas give the same answer."""
     inner = probe.denoiser
     if isinstance(inner, Transformer):
-        probe.denoiser = Cached(inner, 2)
+        probe.denoiser = WindowCache(inner, 2) if inner.attention is None else BlockCache(inner)
     state = probe.state(probe.alike())
     hidden, cache = probe.look(state)
     if cache is None:

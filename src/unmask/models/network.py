@@ -55,18 +55,15 @@ Pair = tuple[Tensor, Tensor]  # keys and values [B, H, L, d]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Keys and values of all layers, row by row; for each row, those before `end` replace fresh ones."""
+class Past:
+    """Keys and values [N, H, C, d] of columns that were computed before, in all layers, and which of them a row sees.
+
+    N is the number of rows, or there are fewer entries, each for several rows: `entry` is then the one of each row.
+    """
 
     layers: tuple[Pair, ...]
-    end: Tensor  # [B] int64
-
-    def __getitem__(self, rows: Tensor) -> Kept:
-        return Kept(tuple((keys[rows], values[rows]) for keys, values in self.layers), self.end[rows])
-
-    def before(self, column: int) -> Kept:
-        """Those of the columns before this one."""
-        return Kept(tuple((keys[:, :, :column], values[:, :, :column]) for keys, values in self.layers), self.end)
+    seen: Tensor  # [R, C] bool
+    entry: Tensor | None = None  # [R] int64; None: each row its own
 
 
 @dataclass(frozen=True)
@@ -75,9 +72,8 @@ class _Sites:
 
     cos: Tensor | None  # [R, 1, S, d/2]
     sin: Tensor | None
-    seen: Any  # [R, 1, S, L] bool, or a BlockMask of torch's flex attention; None: everything
-    start: int  # the first computed column
-    fresh: Tensor | None  # [R, 1, S, 1] bool: keys and values are computed; elsewhere, and before `start`, kept
+    seen: Any  # [R, 1, S, S] bool, or a BlockMask of torch's flex attention; None: everything
+    past: tuple[Past, ...]  # what they see besides
 
 
 class Block(nn.Module):
@@ -97,10 +93,8 @@ class Block(nn.Module):
         if shape.condition:
             self.modulate = nn.Linear(shape.condition, 6 * width)
 
-    def forward(
-        self, x: Tensor, sites: _Sites, condition: Tensor | None, kept: Pair | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """x [R, S, D] after the block, and the keys and values [R, H, L, d] that it attended to."""
+    def forward(self, x: Tensor, sites: _Sites, condition: Tensor | None, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """x [R, S, D] after the block, and the keys and values [R, H, S, d] of these columns."""
         shape = self.shape
         change = None if condition is None else self.modulate(condition)[:, None].chunk(6, 2)
         y = _modulated(self.attention_norm(x), None if change is None else change[:2])
@@ -110,10 +104,8 @@ class Block(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if sites.cos is not None and sites.sin is not None:
             q, k = rotate(q, sites.cos, sites.sin), rotate(k, sites.cos, sites.sin)
-        if kept is not None and sites.fresh is not None:
-            k, v = (_joined(old, new, sites) for old, new in zip(kept, (k, v), strict=True))
-        many = shape.heads // shape.kv
-        mixed = _attended(q, _spread(k, many), _spread(v, many), sites.seen).transpose(1, 2).flatten(2)
+        mixed = attended(q, k, v, sites.seen, [(one.layers[layer], one) for one in sites.past])
+        mixed = mixed.transpose(1, 2).flatten(2)
         x = torch.add(x, self.out(mixed) if change is None else change[2] * self.out(mixed))
         y = _modulated(self.mlp_norm(x), None if change is None else change[3:5])
         if shape.gated:
@@ -124,13 +116,81 @@ class Block(nn.Module):
         return torch.add(x, y if change is None else change[5] * y), k, v
 
 
-def _attended(q: Tensor, k: Tensor, v: Tensor, seen: Any) -> Tensor:  # [R, H, S, d]
+# --- attention --------------------------------------------------------------------------------------------------------
+
+Parts = list[tuple[Pair, Past]]  # keys and values of one layer, and who sees them
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, seen: Any, past: Parts) -> Tensor:  # [R, H, S, d]
+    """Attention to these columns and to `past` ones; each key and value head serves several queries' heads."""
+    many = q.shape[1] // k.shape[1]
+    if past and not q.is_cuda and q.dtype in (torch.float32, torch.float64):
+        return _beside(q, k, v, seen, past)
+    if past:
+        seen = _whole(q, seen, past)
+        k, v = (torch.cat([_rows(pair[part], one) for pair, one in past] + [(k, v)[part]], 2) for part in range(2))
+    k, v = _spread(k, many), _spread(v, many)
     if seen is None or isinstance(seen, Tensor):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
     from torch.nn.attention.flex_attention import flex_attention  # loads torch's compiler
 
     mixed: Tensor = flex_attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=seen)  # norms may have widened them
     return mixed
+
+
+def _beside(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, past: Parts) -> Tensor:
+    """One softmax over all parts, none of which is copied: few columns ask, and many are kept."""
+    rows, heads, width, each = q.shape
+    kv = k.shape[1]
+    asking = (q * each**-0.5).reshape(rows, kv, -1, each)  # [R, kv, many * S, d]
+    scores = [asking @ k.mT]
+    if seen is not None:
+        scores[0] = _hidden(scores[0], seen.expand(rows, 1, width, width).repeat(1, 1, heads // kv, 1))
+    for (keys, _), one in past:
+        scores.append(_hidden(_product(asking, keys.mT, one), one.seen[:, None, None]))
+    shares = torch.split(torch.cat(scores, 3).softmax(3), [part.shape[3] for part in scores], 3)
+    mixed = shares[0] @ v
+    for share, ((_, values), one) in zip(shares[1:], past, strict=True):
+        mixed = mixed + _product(share, values, one)
+    return mixed.view(rows, heads, width, each)
+
+
+def _hidden(scores: Tensor, seen: Tensor) -> Tensor:
+    return scores.masked_fill(~seen, -torch.inf)
+
+
+def _product(left: Tensor, right: Tensor, past: Past) -> Tensor:  # [R, H, A, B] @ [N, H, B, C]
+    """Matrix products of rows with their entries; rows that share one become one product."""
+    if past.entry is None:
+        return left @ right
+    shared = _evenly(past.entry)
+    if shared is None:
+        return left @ right[past.entry]
+    entries, each = shared
+    right = right if len(entries) == len(right) else right[entries]
+    _, heads, many, wide = left.shape
+    folded = left.reshape(-1, each, heads, many, wide).transpose(1, 2).flatten(2, 3)  # [N, H, each * A, B]
+    return (folded @ right).view(-1, heads, each, many, right.shape[3]).transpose(1, 2).flatten(0, 1)
+
+
+def _evenly(entry: Tensor) -> tuple[Tensor, int] | None:
+    """Entries in rising order and the rows of each, where these stand together and are equally many."""
+    found, counts = torch.unique_consecutive(entry, return_counts=True)
+    if bool((counts == counts[0]).all()) and bool((found[1:] > found[:-1]).all()):
+        return found, int(counts[0])
+    return None
+
+
+def _whole(q: Tensor, seen: Tensor | None, past: Parts) -> Tensor:  # [R, 1, S, C + … + S] bool
+    """What each column sees of the past parts and of the new one, side by side."""
+    rows, width = len(q), q.shape[2]
+    seen = torch.ones(1, 1, width, width, dtype=torch.bool, device=q.device) if seen is None else seen
+    parts = [one.seen[:, None, None].expand(rows, 1, width, -1) for _, one in past]
+    return torch.cat([*parts, seen.expand(rows, 1, width, width)], 3)
+
+
+def _rows(kept: Tensor, past: Past) -> Tensor:  # [R, H, C, d]
+    return kept if past.entry is None else kept[past.entry]
 
 
 def _norm(shape: Shape) -> nn.Module:
@@ -147,11 +207,6 @@ def _spread(x: Tensor, many: int) -> Tensor:  # [R, H, L, d] -> [R, H * many, L,
 def _modulated(x: Tensor, change: tuple[Tensor, ...] | None) -> Tensor:
     """x (1 + scale) + shift."""
     return x if change is None else torch.addcmul(change[0], x, 1 + change[1])
-
-
-def _joined(old: Tensor, new: Tensor, sites: _Sites) -> Tensor:  # [R, H, L, d], [R, H, S, d] -> [R, H, L, d]
-    assert sites.fresh is not None
-    return torch.cat([old[:, :, : sites.start], new.where(sites.fresh, old[:, :, sites.start :])], 2)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [R, H, S, d]
@@ -187,19 +242,18 @@ class Network(nn.Module):
         columns: Tensor,  # [R, L] int64: counted from the first real token, -1 on padding
         attend: Tensor | None = None,  # [R, L] bool: False on padding; None: there is none
         sigma: Tensor | None = None,  # [R] noise level, for networks with a time input; None: 0
-        kept: Kept | None = None,
-        start: int = 0,  # compute only from this column on; what is before it must be kept
+        past: tuple[Past, ...] = (),  # other columns of these rows
         keep: bool = False,
         waves: Pair | None = None,  # of these columns; None: made here
-        seen: Any = None,  # [R, S, L] bool: the real columns that each computed one sees, or a BlockMask; None: all
+        seen: Any = None,  # [R, L, L] bool: the real columns that each one sees of these, or a BlockMask; None: all
     ) -> tuple[Tensor, list[Pair]]:
-        """Hidden states [R, L - start, D], and, to `keep`, the keys and values of every layer."""
-        x = self._embed(tokens[:, start:], columns[:, start:])
-        sites = self._sites(columns, attend, start, kept, waves or self.waves(columns), seen)
+        """Hidden states [R, L, D], and, to `keep`, the keys and values [R, H, L, d] of every layer."""
+        x = self._embed(tokens, columns)
+        sites = self._sites(attend, past, waves or self.waves(columns), seen)
         condition = self._condition(sigma, x) if self.shape.condition else None
         used: list[Pair] = []
         for layer, block in enumerate(self.blocks):
-            x, k, v = block(x, sites, condition, None if kept is None else kept.layers[layer])
+            x, k, v = block(x, sites, condition, layer)
             if keep:
                 used.append((k.contiguous(), v.contiguous()))  # not a view that keeps the queries too
         last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)
@@ -234,21 +288,15 @@ class Network(nn.Module):
         exact = torch.float64 if self.embed.weight.dtype == torch.float64 else torch.float32
         return angles.cos().to(exact), angles.sin().to(exact)
 
-    def _sites(
-        self, columns: Tensor, attend: Tensor | None, start: int, kept: Kept | None, waves: Pair | None, seen: Any
-    ) -> _Sites:
+    def _sites(self, attend: Tensor | None, past: tuple[Past, ...], waves: Pair | None, seen: Any) -> _Sites:
         seen = seen[:, None] if isinstance(seen, Tensor) else seen
-        fresh = None
-        cos, sin = (None, None) if waves is None else (wave[:, :, start:] for wave in waves)
-        length, device = columns.shape[1], columns.device
+        cos, sin = (None, None) if waves is None else waves
         if attend is not None:
             # A padding position attends to itself, so that no softmax is empty; no other position attends to it.
-            itself = torch.eye(length, dtype=torch.bool, device=device)[start:]
+            itself = torch.eye(attend.shape[1], dtype=torch.bool, device=attend.device)
             real = attend[:, None, None, :]
             seen = (real if seen is None else real & seen) | itself
-        if kept is not None:
-            fresh = (torch.arange(start, length, device=device) >= kept.end[:, None])[:, None, :, None]
-        return _Sites(cos, sin, seen, start, fresh)
+        return _Sites(cos, sin, seen, past)
 
     def _condition(self, sigma: Tensor | None, x: Tensor) -> Tensor:  # [R, C], or [1, C] where time is left out
         level = torch.zeros(1, device=x.device) if sigma is None else sigma.to(x.device)

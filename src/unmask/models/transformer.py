@@ -11,13 +11,12 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
-from unmask.core.state import State, Vocab
+from unmask.core.state import Blocks, State, Vocab, numbers
 from unmask.errors import SettingError
-from unmask.models.network import Kept, Network, Pair, Shape, empty
+from unmask.models.network import Network, Pair, Shape, empty
 from unmask.models.tokenizers import Characters
 from unmask.models.wrap import innermost, layers
 
@@ -39,6 +38,7 @@ class Transformer:
     recipe: Mapping[str, Any] = field(default_factory=dict)  # its default settings
     blocks: int | None = None  # open positions to a block, where it was also trained with block-causal attention
     block_causal: bool = False  # a position sees what is given, its own block of open positions, and those before it
+    aligned: bool = False  # blocks are counted in columns from the start of the row, and attention is always in blocks
     compiled: Callable[..., tuple[Tensor, list[Pair]]] | None = None  # the network, compiled for whole batches
 
     @property
@@ -61,56 +61,32 @@ class Transformer:
         weight = weight if shape.logit_scale == 1 else shape.logit_scale * weight
         return Head(shape.vocabulary, weight, None if shape.tied else network.head.bias, self.absent)
 
-    def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
-        return self.see(state, rows)[0], None
+    @property
+    def attention(self) -> Blocks | None:
+        """How attention is cut into blocks."""
+        return Blocks(self.blocks, self.aligned) if self.block_causal and self.blocks is not None else None
 
     @torch.no_grad()
-    def see(
-        self, state: State, rows: Tensor, kept: Kept | None = None, start: int = 0, keep: bool = False
-    ) -> tuple[Tensor, list[Pair]]:
-        """Hidden states of these rows, and, to `keep`, the keys and values of every layer.
-
-        With `kept`, only columns from `start` on are computed; before them there are zeros.
-        """
-        start = max(0, start - self.shift)  # the first prediction then needs the output before it
+    def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
         columns, waves = self._columns(state, rows)
-        sigma = None if self.noise is None else self.noise(state.time[rows])
         attend = state.attend[rows] if state.padded else None  # without a mask attention takes its fast path
-        tokens, length = state.tokens[rows], columns.shape[1]
-        seen, end = self._seen(state, rows, start) if self.block_causal else (None, length)
-        if end < length:
-            tokens, columns = tokens[:, :end], columns[:, :end]
-            attend = None if attend is None else attend[:, :end]
-            waves = None if waves is None else (waves[0][:, :, :end], waves[1][:, :, :end])
-            kept = None if kept is None else kept.before(end)
+        seen = None if self.attention is None else self._seen(state, rows, self.attention)
         run: Callable[..., tuple[Tensor, list[Pair]]] = self.network
         if self.compiled is not None and len(rows) == len(state.tokens):
             run = self.compiled
-        hidden, used = run(tokens, columns, attend, sigma, kept, start, keep, waves, seen)
-        if start or end < length:
-            hidden = F.pad(hidden, (0, 0, start, length - end))
-        if end < length:
-            used = [
-                (F.pad(keys, (0, 0, 0, length - end)), F.pad(values, (0, 0, 0, length - end))) for keys, values in used
-            ]
+        hidden, _ = run(state.tokens[rows], columns, attend, self.sigma(state, rows), (), False, waves, seen)
         if self.shift:  # the first real token has no left neighbour and keeps its own output
             hidden = torch.where(columns[:, :, None] > 0, hidden.roll(1, 1), hidden)
-        return hidden, used
+        return hidden, None
 
-    def _seen(self, state: State, rows: Tensor, start: int) -> tuple[Tensor, int]:  # [R, S, L] bool
-        """What each column sees, and the first column after which no row needs any more.
+    def sigma(self, state: State, rows: Tensor) -> Tensor | None:
+        """The noise level of these rows, for networks that want it."""
+        return None if self.noise is None else self.noise(state.time[rows])
 
-        Given positions are one block before all others. On a GPU every column is computed: the host does not wait.
-        """
-        assert self.blocks is not None
-        writable, masked = state.writable[rows], state.masked[rows]
-        block = torch.where(writable, 1 + state.rank[rows] // self.blocks, 0)  # [R, L]
-        end = block.shape[1]
-        if not block.is_cuda:
-            current = block.where(masked, end + 1).amin(1, keepdim=True)  # rows without masks need everything
-            needed = (block <= current).any(0).nonzero()
-            end = int(needed[-1, 0]) + 1
-        return block[:, start:end, None] >= block[:, None, :end], end
+    def _seen(self, state: State, rows: Tensor, blocks: Blocks) -> Tensor:  # [R, L, L] bool
+        """What each column sees: its own block and those before it."""
+        block = numbers(state, blocks)[rows]
+        return block[:, :, None] >= block[:, None, :]
 
     def _columns(self, state: State, rows: Tensor) -> tuple[Tensor, Pair | None]:
         """The columns of these rows, [1, L] where all have the same, and their rotary waves."""

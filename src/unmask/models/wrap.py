@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer, traits
-from unmask.core.state import Cache, State, Vocab
+from unmask.core.state import Blocks, Cache, State, Vocab
 from unmask.errors import SettingError
 
 
@@ -63,6 +63,10 @@ class Wrapped:
     @property
     def recipe(self) -> Mapping[str, Any]:
         return traits(self.inner).recipe
+
+    @property
+    def attention(self) -> Blocks | None:
+        return traits(self.inner).attention
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         return self.inner.look(state, rows)

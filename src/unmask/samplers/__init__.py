@@ -8,6 +8,7 @@ from dataclasses import replace
 from unmask.core.sampler import Ranking, Sampler, StepInput, Written
 from unmask.errors import SettingError, unknown
 from unmask.samplers import counts, scores
+from unmask.samplers.blockwise import Blockwise
 from unmask.samplers.reveal import Reveal
 from unmask.samplers.revise import P2, DraftRefine
 
@@ -151,6 +152,62 @@ def dream(
     )
 
 
+SDAR_RULES = ("dynamic", "static", "sequential")
+
+
+def sdar(
+    rule: str = "dynamic", threshold: float | None = None, rounds: int | None = None, block_length: int | None = None
+) -> Sampler:
+    """SDAR's decoder: blocks in rounds, each of which writes an even share.
+
+    rule is dynamic: all positions above a confidence threshold (0.85) where these are more; static: the most probable
+    ones; or sequential: from the left. A text is over where a block with an EOS is finished.
+    """
+    if rule not in SDAR_RULES:
+        raise unknown("rule of sdar", rule, SDAR_RULES, setting="rule")
+    if threshold is not None and rule != "dynamic":
+        raise SettingError(f"threshold has no effect on rule {rule}", "use rule dynamic", setting="threshold")
+    dynamic = (0.85 if threshold is None else threshold) if rule == "dynamic" else None
+    return Blockwise(block_length, dynamic, rounds, sequential=rule == "sequential")
+
+
+def llada2(
+    threshold: float = 0.95,
+    rounds: int | None = None,
+    reveal: int = 1,
+    edit_threshold: float | None = None,
+    edit_rounds: int | None = None,
+    early_stop: bool = False,
+    block_length: int | None = None,
+) -> Sampler:
+    """LLaDA2's decoder: blocks in rounds, each writes all positions above a confidence, or its share.
+
+    With edit_threshold (0.9 as published) that of LLaDA2.1: it also replaces tokens of its block where another one is
+    above it, up to edit_rounds (16) after the last mask; a round then writes `reveal` positions at least.
+    """
+    if edit_threshold is None and edit_rounds is not None:
+        way_out = "give edit_threshold, too (0.9)"
+        raise SettingError("edit_rounds has no effect without edit_threshold", way_out, setting="edit_rounds")
+    if edit_threshold is not None and rounds is not None:
+        raise SettingError("rounds has no effect with edit_threshold", "give reveal instead", setting="rounds")
+    if edit_threshold is None:
+        if rounds is not None and reveal != 1:
+            raise SettingError("rounds and reveal exclude each other", "leave one out", setting="reveal")
+        return Blockwise(block_length, threshold, rounds, None if rounds is not None else reveal, early=early_stop)
+    after = 16 if edit_rounds is None else edit_rounds
+    return Blockwise(
+        block_length, threshold, None, reveal, edit=edit_threshold, after=after, ends="never", early=early_stop
+    )
+
+
+def fast_dllm_v2(threshold: float = 0.9, sub_block: int = 8, block_length: int | None = None) -> Sampler:
+    """Fast-dLLM v2's decoder: sub-blocks of a block from left to right, all positions above a confidence at once.
+
+    The first position of a block is decided alone. A text is over where no mask is left before its EOS.
+    """
+    return Blockwise(block_length, threshold, quota=1, part=sub_block, leads=True, ends="clear")
+
+
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "uniform": uniform,
     "ancestral": ancestral,
@@ -164,4 +221,7 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "p2": p2,
     "draft-refine": draft_refine,
     "dream": dream,
+    "sdar": sdar,
+    "llada2": llada2,
+    "fast-dllm-v2": fast_dllm_v2,
 }

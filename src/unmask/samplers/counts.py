@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unmask.core.sampler import Ranking, StepInput
 from unmask.core.state import State, Step, exact
-from unmask.samplers.blocks import block_count, current_by_mask
+from unmask.samplers.blocks import block_count, current_by_mask, numbers
 from unmask.samplers.scores import Scored
 
 
@@ -98,8 +98,8 @@ class BlockQuota:
 
     def __call__(self, given: StepInput, ranking: Ranking, scored: Scored, left: Tensor) -> Tensor:
         state = given.state
-        size = state.open if self.block_length is None else torch.full_like(state.open, self.block_length)
-        total = torch.minimum(size, state.open - current_by_mask(state, self.block_length) * size)
+        current = current_by_mask(state, self.block_length)
+        total = (state.writable & (numbers(state, self.block_length) == current[:, None])).sum(1)
         steps = state.budget // block_count(state, self.block_length)
         share, extra = total // steps, total % steps
         decided = total - ranking.candidates

@@ -10,7 +10,7 @@ from torch import Tensor
 from unmask.core.dice import Purpose
 from unmask.core.sampler import Ranking, StepInput, Written, masked_share, rank
 from unmask.core.state import State, Step, exact
-from unmask.samplers.blocks import block_count, current_by_mask, current_by_schedule
+from unmask.samplers.blocks import current_by_mask, current_by_schedule, numbers
 from unmask.samplers.counts import BY_CHANCE, Count
 from unmask.samplers.scores import DRAWN, Score
 
@@ -44,14 +44,14 @@ class Reveal:
     def _block(self, state: State, step: Step) -> tuple[Tensor, Tensor]:
         """The current block [B] and the steps left in it [B]."""
         if self.scheduled:
-            return current_by_schedule(state, step, block_count(state, self.block_length))
+            return current_by_schedule(state, step, self.block_length)
         return current_by_mask(state, self.block_length), torch.ones_like(state.open)
 
     def region(self, state: State, step: Step) -> Tensor:
         if self.block_length is None:
             return state.writable
         block, _ = self._block(state, step)
-        return state.writable & (state.rank < (block + 1)[:, None] * self.block_length)
+        return state.writable & (numbers(state, self.block_length) <= block[:, None])
 
     def act(self, given: StepInput) -> Written:
         state, step = given.state, given.step
