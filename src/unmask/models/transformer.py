@@ -38,6 +38,7 @@ class Transformer:
     cost: int = 1
     recipe: Mapping[str, Any] = field(default_factory=dict)  # its default settings
     blocks: int | None = None  # open positions to a block, where it was also trained with block-causal attention
+    aligned: bool = False  # blocks are counted in columns from the first real token, given positions included
     block_causal: bool = False  # a position sees what is given, its own block of open positions, and those before it
     compiled: Callable[..., tuple[Tensor, list[Pair]]] | None = None  # the network, compiled for whole batches
 
@@ -74,6 +75,7 @@ class Transformer:
         """
         start = max(0, start - self.shift)  # the first prediction then needs the output before it
         columns, waves = self._columns(state, rows)
+        after = columns > 0  # of another token
         sigma = None if self.noise is None else self.noise(state.time[rows])
         attend = state.attend[rows] if state.padded else None  # without a mask attention takes its fast path
         tokens, length = state.tokens[rows], columns.shape[1]
@@ -94,7 +96,7 @@ class Transformer:
                 (F.pad(keys, (0, 0, 0, length - end)), F.pad(values, (0, 0, 0, length - end))) for keys, values in used
             ]
         if self.shift:  # the first real token has no left neighbour and keeps its own output
-            hidden = torch.where(columns[:, :, None] > 0, hidden.roll(1, 1), hidden)
+            hidden = torch.where(after[:, :, None], hidden.roll(1, 1), hidden)
         return hidden, used
 
     def _seen(self, state: State, rows: Tensor, start: int) -> tuple[Tensor, int]:  # [R, S, L] bool
@@ -104,7 +106,10 @@ class Transformer:
         """
         assert self.blocks is not None
         writable, masked = state.writable[rows], state.masked[rows]
-        block = torch.where(writable, 1 + state.rank[rows] // self.blocks, 0)  # [R, L]
+        if self.aligned:
+            block = state.columns[rows] // self.blocks  # [R, L]
+        else:
+            block = torch.where(writable, 1 + state.rank[rows] // self.blocks, 0)
         end = block.shape[1]
         if not block.is_cuda:
             current = block.where(masked, end + 1).amin(1, keepdim=True)  # rows without masks need everything
