@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,17 @@ class Slot:
     parameter: str
     start: int = 0
     rows: int = 0
+    expert: int | None = None  # whose rows, in a parameter [experts, rows, columns]
+
+    def place(self, whole: Tensor) -> Tensor:
+        """The part of the parameter that the tensor is written into."""
+        mine = whole if self.expert is None else whole[self.expert]
+        return mine[self.start : self.start + (self.rows or len(mine))]
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """The shape of that part."""
+        mine = tuple(whole) if self.expert is None else tuple(whole[1:])
+        return (self.rows or mine[0], *mine[1:])
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,8 @@ class Blueprint:
     group: int | None = None  # columns under one scale; None: all of a row
     shift: bool = False  # output i belongs to token i + 1
     subs: bool = False  # the mask is not part of the distribution
-    blocks: int | None = None  # positions to a block, where it was also trained with block-causal attention
+    blocks: int | None = None  # positions to a block, where it was trained with block-causal attention, too or only
+    aligned: bool = False  # only: blocks are counted in columns from the start of the row
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level
 
 
@@ -73,8 +85,11 @@ class Family:
     types: tuple[str, ...]  # values of model_type in config.json
     read: Callable[[Config], Blueprint]
     published: Published
+    owns: Callable[[Mapping[str, Any]], bool] = lambda config: True  # of configs with such a model_type, which are its
+    blockwise: bool = False  # attention is in blocks of columns, or can be: `load` takes their length
     mask_tokens: tuple[str, ...] = ()  # texts of the mask token, where neither config nor tokenizer names it
     ends: tuple[str, ...] | None = ()  # texts of tokens that end a turn, besides the EOS; None: nothing ends a text
+    stops: bool = False  # generation_config.json may name more of them
     borrows: str | None = None  # hub id whose tokenizer it uses, where the checkpoint has none
     buffers: Callable[[Shape], dict[str, Tensor]] = lambda shape: {}  # published beside the weights
     recipe: Mapping[str, Any] = field(default_factory=dict)  # default settings: those of the published programs
@@ -168,11 +183,12 @@ class Names:
     block: str
     attention_norm: str
     mlp_norm: str
-    qkv: tuple[str, str, str]
+    qkv: tuple[str, ...]  # queries, keys and values, or one tensor with all of them in this order
     out: str
     gate: str
     up: str
     down: str
+    qk_norm: tuple[str, str] = ("", "")  # of queries and of keys, where they have norms
 
 
 def slots(shape: Shape, names: Names) -> dict[str, Slot]:
@@ -186,8 +202,12 @@ def slots(shape: Shape, names: Names) -> dict[str, Slot]:
         found[f"{old}.{names.mlp_norm}"] = Slot(f"{new}.mlp_norm")
         found[f"{old}.{names.out}"] = Slot(f"{new}.out")
         found[f"{old}.{names.down}"] = Slot(f"{new}.down")
-        start = 0
-        for part, heads in zip(names.qkv, (shape.heads, shape.kv, shape.kv), strict=True):
+        if shape.qk_norm:
+            found |= {
+                f"{old}.{part}": Slot(f"{new}.{kind}_norm") for kind, part in zip("qk", names.qk_norm, strict=True)
+            }
+        start, many = 0, (shape.heads, shape.kv, shape.kv) if len(names.qkv) > 1 else (shape.heads + 2 * shape.kv,)
+        for part, heads in zip(names.qkv, many, strict=True):
             found[f"{old}.{part}"] = Slot(f"{new}.qkv", start, heads * shape.each)
             start += heads * shape.each
         for place, part in enumerate((names.gate, names.up)):

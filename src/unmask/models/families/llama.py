@@ -1,4 +1,4 @@
-"""The layout of Llama and Qwen2, which Dream, Open-dCoder and iLLaDA share: config -> Blueprint."""
+"""The layout of Llama, Qwen2 and Qwen3, which most families share: config -> Blueprint."""
 
 from __future__ import annotations
 
@@ -21,11 +21,23 @@ TENSORS = Names(
     gate="mlp.gate_proj",
     up="mlp.up_proj",
     down="mlp.down_proj",
+    qk_norm=("self_attn.q_norm", "self_attn.k_norm"),
 )
 
 
-def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, shift: bool = False) -> Blueprint:
-    """Sizes, names and special ids; `tied` is what a config without tie_word_embeddings means."""
+def read_llama(
+    config: Config,
+    *,
+    qkv_bias: bool = False,
+    qk_norm: bool = False,
+    head_width: int | None = None,
+    tied: bool = False,
+    shift: bool = False,
+) -> Blueprint:
+    """Sizes, names and special ids; `tied` is what a config without tie_word_embeddings means.
+
+    With a `head_width`, head_dim is free, and this is its value where the config has none.
+    """
     config.expect(hidden_act="silu", use_sliding_window=False, use_mrope=False, partial_rotary_factor=1.0)
     for kind in config.values.get("layer_types") or []:
         Config({"layer_types": kind}).expect(layer_types="full_attention")
@@ -33,8 +45,11 @@ def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, sh
     width, heads = config.integer("hidden_size", "width"), config.integer("num_attention_heads", "heads")
     kv = config.integer("num_key_value_heads", "heads", heads)
     config.divided("num_attention_heads and num_key_value_heads", heads, kv)
-    each = config.divided("hidden_size and twice num_attention_heads", width, 2 * heads) * 2
-    config.expect(head_dim=each)
+    each = head_width and config.integer("head_dim", "width", head_width)
+    if each is None:
+        each = config.divided("hidden_size and twice num_attention_heads", width, 2 * heads) * 2
+        config.expect(head_dim=each)
+    config.divided("head_dim and 2", each, 2)
     shape = Shape(
         vocabulary=rows,
         width=width,
@@ -42,9 +57,11 @@ def read_llama(config: Config, *, qkv_bias: bool = False, tied: bool = False, sh
         heads=heads,
         kv_heads=kv,
         inner=config.integer("intermediate_size", "width"),
+        head_width=each,
         eps=config.number("rms_norm_eps", 1e-6),
         base=_rotary_base(config),
         qkv_bias=qkv_bias,
+        qk_norm=qk_norm,
         tied=config.flag("tie_word_embeddings", tied),
     )
     return Blueprint(
