@@ -208,6 +208,7 @@ def fill(
     plan: Blueprint, tensors: Tensors, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
 ) -> Network:
     """A Network with the weights of a checkpoint: file by file, tensor by tensor, straight to its device and type."""
+    plan = plan.of(tensors.files)
     fit(plan, tensors)
     slots = plan.slots
     memory.check_room("the model", plan.shape, device, dtype)

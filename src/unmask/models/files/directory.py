@@ -19,17 +19,18 @@ from unmask.models.families.diffcoder import STABLE_DIFFCODER
 from unmask.models.families.dream import DREAM, OPEN_DCODER
 from unmask.models.families.fast_dllm import FAST_DLLM
 from unmask.models.families.llada import ILLADA, LLADA
+from unmask.models.families.llada_moe import LLADA2, LLADA_MOE
 from unmask.models.families.mdlm import MDLM
 from unmask.models.families.native import NATIVE
-from unmask.models.families.sdar import SDAR
+from unmask.models.families.sdar import SDAR, SDAR_MOE
 from unmask.models.files.checkpoint import Progress, dtype_of, fill, read_json, survey
 from unmask.models.network import Network
 from unmask.models.tokenizers import Characters, FileTokenizer, Numbers, read_tokenizer
 from unmask.models.transformer import Transformer
 
 RECIPE, GENERATION = "recipe.json", "generation_config.json"
-FULL_ATTENTION = (MDLM, LLADA, ILLADA, DREAM, OPEN_DCODER)
-IN_BLOCKS = (SDAR, FAST_DLLM, STABLE_DIFFCODER, A2D)
+FULL_ATTENTION = (MDLM, LLADA, LLADA_MOE, ILLADA, DREAM, OPEN_DCODER)
+IN_BLOCKS = (SDAR, SDAR_MOE, LLADA2, FAST_DLLM, STABLE_DIFFCODER, A2D)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*FULL_ATTENTION, *IN_BLOCKS, NATIVE)}
 
 
