@@ -58,7 +58,7 @@ class ExpertMLP(nn.Module):
         scores = scores.softmax(1) if sizes.score == "softmax" else scores.sigmoid()
         ranks = scores + self.bias if sizes.bias else scores
         if sizes.used_groups < sizes.groups:
-            groups = ranks.view(len(ranks), sizes.groups, -1)  # [T, groups, E / groups]
+            groups = ranks.view(len(ranks), sizes.groups, sizes.count // sizes.groups)  # [T, groups, E / groups]
             best = groups.topk(min(2, groups.shape[2]), 2).values.sum(2).topk(sizes.used_groups, 1).indices
             stays = torch.zeros_like(groups[:, :, 0], dtype=torch.bool).scatter(1, best, True)
             ranks = groups.masked_fill(~stays[:, :, None], -torch.inf).flatten(1)
@@ -78,7 +78,7 @@ class ExpertMLP(nn.Module):
                 mine = tokens[source[begin : begin + many]]
                 mixed[begin : begin + many] = _gated(mine, self.up[expert], self.down[expert])
                 begin += many
-        mixed = mixed[order.argsort()].view(*chosen.shape, -1)  # [T, used, D]
+        mixed = mixed[order.argsort()].view(*chosen.shape, tokens.shape[1])  # [T, used, D]
         return (mixed * weights[:, :, None]).sum(1)
 
     def _all(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:  # [T, D]
