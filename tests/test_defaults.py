@@ -25,6 +25,10 @@ FAMILY = {
     "dream": "sampler=dream search=vanilla length=512 temperature=0.2 top_p=0.95 rule=entropy",
     "open-dcoder": "sampler=p2 search=vanilla length=128 temperature=0.5 top_k=200 rule=fresh-draw",
     "mdlm": "sampler=ancestral search=vanilla length=1024 temperature=1.0 steps=128",
+    "sdar": "sampler=confidence search=vanilla",
+    "fast-dllm-v2": "sampler=confidence search=vanilla",
+    "stable-diffcoder": "sampler=confidence search=vanilla",
+    "a2d": "sampler=confidence search=vanilla length=128",
     "native": "sampler=confidence search=vanilla",
 }
 BLOCKS: dict[str, Any] = {"sampler": "semi-ar", "block_length": 4, "length": 12, "temperature": 0.7, "fill_tail": True}

@@ -14,13 +14,16 @@ from unmask.core.denoiser import Denoiser, Head
 from unmask.core.state import State, begin
 from unmask.core.walk import walk
 from unmask.decoding.prompt import from_prompt, start
-from unmask.errors import SettingError
+from unmask.errors import InputError, ModelError, SettingError
 from unmask.models import FAMILIES
 from unmask.models.cache import WindowCache, cached
+from unmask.models.families.blueprint import Config
 from unmask.models.made.fabricate import fabricate
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Chunked, Counted, Guided
 
+IN_BLOCKS = [name for name, family in FAMILIES.items() if family.read(Config(family.published.tiny)).aligned]
+FULL_ATTENTION = [name for name in FAMILIES if name not in IN_BLOCKS]
 VARIANTS = {  # switches of the shared network that no published family needs
     "learned": {"position": "learned", "places": 64, "limit": 64, "norm": "layer", "qkv_bias": True, "bias": True},
     "both": {"position": "both", "places": 64, "limit": 64, "tied": True},
@@ -55,8 +58,13 @@ def _replaced(family, tiny):
     return dataclasses.replace(family, published=dataclasses.replace(family.published, tiny=tiny))
 
 
-@pytest.fixture(params=[*FAMILIES, *VARIANTS])
+@pytest.fixture(params=[*FULL_ATTENTION, *VARIANTS])
 def model(request, checkpoints) -> Transformer:
+    return load(checkpoints[request.param])
+
+
+@pytest.fixture(params=IN_BLOCKS)
+def block_model(request, checkpoints) -> Transformer:
     return load(checkpoints[request.param])
 
 
@@ -110,6 +118,72 @@ def test_a_padded_batch_decodes_to_the_tokens_of_each_row_alone(model, sampler, 
         alone = decode(model, canvas=row, recipe=recipe.replace(seed=5 + place))
         assert [p.tokens for p in alone.particles] == [p.tokens for p in together[place].particles]
         assert alone.path_entropy == pytest.approx(together[place].path_entropy, abs=1e-4)
+
+
+# --- attention in blocks ---------------------------------------------------------------------------------------------
+
+
+def asked(model: Transformer, state: State) -> torch.Tensor:  # [B, L] bool
+    """Masks in the block of a row's first mask: those that are decided next."""
+    block = state.columns // model.blocks
+    return state.masked & (block == block.where(state.masked, 1000).amin(1, keepdim=True))
+
+
+def test_a_padded_batch_in_blocks_has_the_numbers_of_each_row_alone(block_model):
+    rows = canvases(block_model)
+    state = state_of(block_model, rows)
+    together, here = logits(block_model, state), asked(block_model, state)
+    for place, row in enumerate(rows):
+        alone = logits(block_model, state_of(block_model, [row]))[0]
+        mine = here[place, -len(row) :]
+        assert mine.any() and (together[place, -len(row) :] - alone)[mine].abs().max() < 1e-5 * alone[mine].std()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_wrappers_change_nothing_in_blocks(block_model, rows):
+    state = state_of(block_model, canvases(block_model))
+    plain, here = logits(block_model, state), asked(block_model, state)
+    for wrapped in (Chunked(block_model, rows), Counted(block_model)):
+        assert (logits(wrapped, state) - plain)[here].abs().max() < 1e-5 * plain.std()
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 16, 1000])
+def test_blocks_of_any_length(checkpoints, blocks):
+    """What a block sees, against the network itself with a mask that is written out."""
+    for name in IN_BLOCKS:
+        model = load(checkpoints[name], blocks=blocks)
+        assert (model.blocks, model.aligned, model.block_causal) == (blocks, True, True)
+        tokens = torch.arange(6, 27)[None].repeat(2, 1)
+        tokens[:, -1], tokens[1, 5] = model.vocab.mask, 99
+        state = begin(tokens, tokens == model.vocab.mask, tokens > 0, torch.zeros(2).long(), model.vocab, 1)
+        seen = torch.tensor([[[j // blocks <= i // blocks for j in range(21)] for i in range(21)]] * 2)
+        hidden, _ = model.network(tokens, torch.arange(21)[None], seen=seen)
+        expected = hidden.roll(1, 1) if model.shift else hidden
+        found, _ = model.look(state, torch.arange(2))
+        assert (found - expected)[:, 1:].abs().max() < 1e-5
+
+
+def test_blocks_of_models_without_them(checkpoints):
+    for name in FULL_ATTENTION:
+        if not FAMILIES[name].blockwise:
+            with pytest.raises(ModelError, match=f"blocks has no effect on {name}"):
+                load(checkpoints[name], blocks=4)
+    for wrong in (0, -1, True, 2.0, "4"):
+        with pytest.raises(ModelError, match="it must be a whole number from 1 on"):
+            load(checkpoints["sdar"], blocks=wrong)
+    with pytest.raises(InputError, match="blocks has no effect on the model text"):
+        load("text", blocks=4)
+    with pytest.raises(InputError, match="blocks has no effect with trust_remote_code"):
+        load(checkpoints["sdar"], blocks=4, trust_remote_code=True)
+
+
+def test_a2d_is_in_blocks_where_the_user_says_so(checkpoints):
+    plain, blocks = load(checkpoints["a2d"]), load(checkpoints["a2d"], blocks=8)
+    assert not plain.block_causal and plain.blocks is None
+    assert blocks.block_causal and blocks.aligned and blocks.blocks == 8
+    state = state_of(plain, [[*range(6, 26), plain.vocab.mask, *range(30, 43)]])
+    one, other = (logits(model, state)[0, 20] for model in (plain, blocks))
+    assert (one - other).abs().max() > 1e-3
 
 
 # --- wrappers --------------------------------------------------------------------------------------------------------

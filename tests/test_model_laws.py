@@ -162,6 +162,19 @@ def test_each_way_to_be_wrong_is_found(what):
     assert WRONG[what] in broken(model), check(model)
 
 
+def test_attention_in_blocks_has_its_own_directions(tmp_path):
+    for family in ("sdar", "fast-dllm-v2"):
+        fabricate(family, tmp_path / family, seed=2)
+        model = load(tmp_path / family)
+        for blocks in (1, 2, 5, 256, 1000):  # 256 is its limit: one block
+            assert not broken(load(tmp_path / family, blocks=blocks)), blocks
+        sees_all = replace(model, block_causal=False)
+        assert broken(sees_all) == {"both directions"}
+        claims = replace(model, blocks=8)  # and sees blocks of one
+        object.__setattr__(claims, "look", replace(model, blocks=1).look)
+        assert "both directions" in broken(claims)
+
+
 def test_nothing_wrong_is_nothing_found():
     assert not broken(Wrong(random_transformer(dtype=torch.float64), "nothing"))
 

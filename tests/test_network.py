@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from unmask.models.experts import Experts
 from unmask.models.network import Network, Past, Shape, empty
 
 BASE = Shape(vocabulary=30, width=16, layers=2, heads=4, inner=24)
+EXPERTS = Experts(layers=(0, 1), count=8, used=3, inner=10)
+SIGMOID = replace(EXPERTS, score="sigmoid", bias=True, groups=4, used_groups=2, normed=True, scale=2.5, shared=14)
 SHAPES = {
     "plain": BASE,
     "grouped": replace(BASE, kv_heads=2),
@@ -26,6 +29,12 @@ SHAPES = {
     "grid": replace(BASE, position="grid", places=4),
     "other-base": replace(BASE, base=37.0, eps=0.1),
     "time": replace(BASE, condition=8),
+    "partial-rotary": replace(BASE, head_width=10, rotary=6),
+    "experts": replace(BASE, experts=EXPERTS),
+    "normed-experts": replace(BASE, experts=replace(EXPERTS, normed=True, layers=(0,))),
+    "grouped-experts": replace(BASE, experts=replace(SIGMOID, layers=(1,)), condition=8),
+    "one-expert": replace(BASE, experts=replace(SIGMOID, used=1, groups=2, used_groups=1, normed=False)),
+    "lonely-groups": replace(BASE, experts=replace(SIGMOID, groups=8, used_groups=5)),
     "all": Shape(
         30, 16, 2, 4, 24, 2, 6, "layer", 1e-5, "grid", 10.0, 4, True, True, True, False, True, True, True, 8, 0.5
     ),
@@ -51,12 +60,34 @@ def turned(shape: Shape, x: Tensor, column: int) -> Tensor:
     """Each pair (c, c + half) as a point that is turned round the origin."""
     if shape.position not in ("rotary", "both"):
         return x
-    half, made = len(x) // 2, x.clone()
+    width = shape.rotary or len(x)
+    half, made = width // 2, x.clone()
     for c in range(half):
-        angle = column * shape.base ** (-2 * c / len(x))
+        angle = column * shape.base ** (-2 * c / width)
         point = complex(x[c], x[c + half]) * complex(math.cos(angle), math.sin(angle))
         made[c], made[c + half] = point.real, point.imag
     return made
+
+
+def gated(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    half = len(up) // 2
+    return down @ (torch.nn.functional.silu(up[:half] @ x) * (up[half:] @ x))
+
+
+def mixture(sizes: Experts, w: dict[str, Tensor], x: Tensor) -> Tensor:
+    """One token through its experts, which are looked for one after the other."""
+    logits = (w["router.weight"] @ x).tolist()
+    total = sum(map(math.exp, logits))
+    scores = [math.exp(a) / total if sizes.score == "softmax" else 1 / (1 + math.exp(-a)) for a in logits]
+    ranks = [score + float(w["bias"][e]) for e, score in enumerate(scores)] if sizes.bias else scores
+    size = sizes.count // sizes.groups
+    groups = [range(g * size, (g + 1) * size) for g in range(sizes.groups)]
+    groups.sort(key=lambda group: -sum(sorted((ranks[e] for e in group), reverse=True)[:2]))
+    allowed = [e for group in groups[: sizes.used_groups] for e in group]
+    chosen = sorted(allowed, key=lambda e: -ranks[e])[: sizes.used]
+    whole = sum(scores[e] for e in chosen) if sizes.normed else 1.0
+    mixed = sum(scores[e] / whole * sizes.scale * gated(x, w["up"][e], w["down"][e]) for e in chosen)
+    return mixed + gated(x, w["shared_up.weight"], w["shared_down.weight"]) if sizes.shared else mixed
 
 
 def formulas(network: Network, tokens: list[int], sigma: float = 0.0) -> Tensor:  # [L, D]
@@ -107,6 +138,10 @@ def formulas(network: Network, tokens: list[int], sigma: float = 0.0) -> Tensor:
         x = [x[c] + gate_a * (b["out.weight"] @ mixed[c] + b.get("out.bias", 0.0)) for c in sees]
         for c in sees:
             y = norm(shape, x[c], b["mlp_norm.weight"]) * (1 + scale_m) + shift_m
+            if shape.experts is not None and layer in shape.experts.layers:
+                mine = {name.removeprefix("experts."): p for name, p in b.items() if name.startswith("experts.")}
+                x[c] = x[c] + gate_m * mixture(shape.experts, mine, y)
+                continue
             up = b["up.weight"] @ y + b.get("up.bias", 0.0)
             if shape.gated:
                 up = torch.nn.functional.silu(up[: shape.inner]) * up[shape.inner :]

@@ -50,6 +50,10 @@ QWEN = {
 DREAM = FAMILIES["dream"].published.tiny | QWEN | {"mask_token_id": 15}
 CODER = FAMILIES["open-dcoder"].published.tiny | QWEN
 ILLADA = FAMILIES["illada"].published.tiny | QWEN
+SDAR = FAMILIES["sdar"].published.tiny | QWEN | {"mask_token_id": 15, "head_dim": 6}
+FAST_DLLM = FAMILIES["fast-dllm-v2"].published.tiny | QWEN
+DIFFCODER = FAMILIES["stable-diffcoder"].published.tiny | QWEN
+A2D = FAMILIES["a2d"].published.tiny | QWEN | {"head_dim": 6}
 MDLM = FAMILIES["mdlm"].published.tiny | {"hidden_dim": 8, "n_blocks": 1, "n_heads": 2, "cond_dim": 4, "vocab_size": 16}
 NATIVE = FAMILIES["native"].published.tiny | {
     "vocabulary": 16,
@@ -62,7 +66,18 @@ NATIVE = FAMILIES["native"].published.tiny | {
     "eos_token_id": 14,
     "pad_token_id": 14,
 }
-MICRO = {"llada": LLADA, "dream": DREAM, "open-dcoder": CODER, "illada": ILLADA, "mdlm": MDLM, "native": NATIVE}
+MICRO = {
+    "llada": LLADA,
+    "dream": DREAM,
+    "open-dcoder": CODER,
+    "illada": ILLADA,
+    "sdar": SDAR,
+    "fast-dllm-v2": FAST_DLLM,
+    "stable-diffcoder": DIFFCODER,
+    "a2d": A2D,
+    "mdlm": MDLM,
+    "native": NATIVE,
+}
 EMBED = "model.transformer.wte.weight"
 
 

@@ -88,6 +88,14 @@ MISSING = {
     ("open-dcoder", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
     ("open-dcoder", "tie_word_embeddings"): "1 tensors are missing: lm_head.weight",
     ("illada", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
+    ("sdar", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 6 × 8",
+    ("sdar", "head_dim"): "model.layers.0.self_attn.",
+    ("fast-dllm-v2", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
+    ("stable-diffcoder", "architectures"): "config.json: model_type is 'llama', and the architectures None are of no",
+    ("stable-diffcoder", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
+    ("a2d", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 6 × 8",
+    ("a2d", "head_dim"): "model.layers.0.self_attn.",
+    ("a2d", "tie_word_embeddings"): "1 tensors are missing: lm_head.weight",
     ("native", "condition"): "8 tensors are unexpected: ",
     ("native", "position"): "3 tensors are unexpected: ",
     ("native", "qk_norm"): "2 tensors are unexpected: ",
@@ -170,6 +178,16 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("open-dcoder", "use_sliding_window", True),
         ("illada", "attention_bias", True),
         ("illada", "mlp_bias", True),
+        ("sdar", "attention_bias", True),
+        ("sdar", "rope_scaling", SCALED),
+        ("sdar", "use_sliding_window", True),
+        ("sdar", "block_size", 0),
+        ("sdar", "block_size", "4"),
+        ("fast-dllm-v2", "bd_size", -1),
+        ("fast-dllm-v2", "head_dim", 6),
+        ("stable-diffcoder", "mlp_bias", True),
+        ("a2d", "attention_bias", True),
+        ("a2d", "block_size", 1.5),
         ("native", "norm", "batch"),
         ("native", "position", ["rotary"]),
         ("native", "places", 8),  # no square number, so no boxes
@@ -180,6 +198,19 @@ def test_unsupported_variant(tmp_path, family, field, value):
     directory = write(tmp_path / family, MICRO[family])
     (directory / "config.json").write_text(json.dumps(MICRO[family] | {field: value}))
     refused(directory, f"config.json: {field} is", mask_id=15)
+
+
+def test_a_llama_that_is_no_diffusion_model(tmp_path):
+    directory = write(tmp_path / "llama", MICRO["stable-diffcoder"])
+    for named in (["LlamaForCausalLM"], [], None, "StableDiffcoderForCausalLM", [7]):
+        (directory / "config.json").write_text(json.dumps(MICRO["stable-diffcoder"] | {"architectures": named}))
+        refused(directory, "model_type is 'llama', and the architectures", "of no known family")
+
+
+def test_heads_of_odd_width(tmp_path):
+    directory = write(tmp_path / "sdar", MICRO["sdar"])
+    (directory / "config.json").write_text(json.dumps(MICRO["sdar"] | {"head_dim": 7}))
+    refused(directory, "head_dim and 2 do not divide: 7 by 2")
 
 
 def test_rotary_positions_of_odd_width(tmp_path):

@@ -34,7 +34,7 @@ from unmask.train import documents, prose
 from unmask.train.words import MASK
 
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of texts"}
-LOADING = ("mask_id", "tokenizer", "trust_remote_code", "shift")  # flags that change what a model says
+LOADING = ("mask_id", "tokenizer", "blocks", "trust_remote_code", "shift")  # flags that change what a model says
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
 
 

@@ -22,7 +22,8 @@ from unmask.models.made.fabricate import SIZES, fabricate
 from unmask.models.transformer import Transformer, compiled
 from unmask.models.wrap import Chunked, layers
 
-LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "trust_remote_code", "shift")  # flags of add_model
+# flags of add_model
+LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift")
 HELP = {"device": "where it runs; the flag --device", "dtype": "of its numbers; the flag --dtype"}
 
 # --- which model, and how --------------------------------------------------------------------------------------------
@@ -39,6 +40,7 @@ def add_model(parser: ArgumentParser, default: str | None = None) -> None:
     group.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where the checkpoint does not say it")
     flag(group, "--tokenizer NAME", "directory or hub id with the tokenizer, if not its own")
     flag(group, "--revision NAME", "branch, tag or commit of a hub id")
+    group.add_argument("--blocks", type=int, metavar="N", help="positions to a block of attention, if not the config's")
     flag(
         group,
         "--trust-remote-code",
@@ -66,6 +68,7 @@ def load_model(args: Namespace, name: str) -> Denoiser:
             revision=args.revision,
             trust_remote_code=args.trust_remote_code,
             shift=args.shift,
+            blocks=args.blocks,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
 

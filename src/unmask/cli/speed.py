@@ -100,7 +100,7 @@ def _check_steps(recipe: Recipe) -> None:
 def _model(args: Namespace) -> Denoiser:
     if args.size is None:
         return models.load_model(args, args.model or DEFAULT)
-    refuse(args, ("mask_id", "tokenizer", "revision", "trust_remote_code", "shift"), "--size")
+    refuse(args, ("mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift"), "--size")
     if args.dtype is not None and args.dtype not in DTYPES:
         raise unknown("dtype", args.dtype, DTYPES)
     return make(args.size, on_device(args.size, args.device), DTYPES.get(args.dtype))

@@ -75,6 +75,7 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     shift: bool = False,
+    blocks: int | None = None,
     progress: Progress | None = None,
 ) -> Denoiser:
     """The denoiser of this name: one of MODELS, a directory with config.json and safetensors, or a hub id.
@@ -82,20 +83,23 @@ def load(
     `dtype` None is the model's own. `mask_id` is for checkpoints that do not name their mask, `tokenizer`
     is a directory or hub id with a tokenizer for checkpoints without one. `trust_remote_code` runs code of the
     checkpoint through transformers, for layouts that unmask does not know; `shift` then means that output i belongs
-    to token i + 1. `progress` is called with the bytes read so far and in all.
+    to token i + 1. `blocks` is the length of the blocks of attention, where a model was trained with another one than
+    its config names, or its config names none. `progress` is called with the bytes read so far and in all.
     """
     name = _name(name)
     place, kind = on_device(name, device), _dtype(dtype)
     if shift and not trust_remote_code:
         raise InputError("shift has no effect", "only trust_remote_code needs it: known layouts say it themselves")
     if name in MODELS:
-        extras = {"mask_id": mask_id, "tokenizer": tokenizer, "revision": revision}
+        extras = {"mask_id": mask_id, "tokenizer": tokenizer, "revision": revision, "blocks": blocks}
         for extra, value in {**extras, "trust_remote_code": trust_remote_code or None}.items():
             if value is not None:
                 raise InputError(f"{extra} has no effect on the model {name}", "leave it out")
         return MODELS[name](place) if kind is None else MODELS[name](place, kind)
     if trust_remote_code and tokenizer is not None:
         raise InputError("tokenizer has no effect with trust_remote_code", "transformers loads the checkpoint's own")
+    if trust_remote_code and blocks is not None:
+        raise InputError("blocks has no effect with trust_remote_code", "the checkpoint's own code sets its attention")
     if trust_remote_code:
         from unmask.models.remote import from_remote_code  # transformers is optional
 
@@ -104,7 +108,9 @@ def load(
     words_from = None if tokenizer is None else _directory(os.fspath(tokenizer), None, TOKENIZER)
     if words_from is None and not Path(name).expanduser().is_dir():
         words_from = _borrowed(directory)
-    return from_directory(directory, place, kind, name=name, mask_id=mask_id, tokenizer=words_from, progress=progress)
+    return from_directory(
+        directory, place, kind, name=name, mask_id=mask_id, tokenizer=words_from, blocks=blocks, progress=progress
+    )
 
 
 def default_recipe(name: str | os.PathLike[str], revision: str | None = None) -> Mapping[str, Any]:

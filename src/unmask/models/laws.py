@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.core.denoiser import Denoiser
-from unmask.core.state import State, begin, padded
+from unmask.core.denoiser import Denoiser, traits
+from unmask.core.state import State, begin, numbers, padded
 from unmask.errors import first_line
 from unmask.models.cache import BlockCache, WindowCache
 from unmask.models.transformer import Transformer
+from unmask.models.wrap import layers
 
 LENGTHS = (12, 9, 5)  # of the canvases: short, within the limit of small models
 # How far two ways to compute the same log-probabilities may be apart, as a share of their spread over the vocabulary,
@@ -50,6 +51,9 @@ class _Probe:
 
     def __init__(self, denoiser: Denoiser, seed: int) -> None:
         self.denoiser, self.mask, self.kind = denoiser, denoiser.vocab.mask, torch.float32
+        *_, inner = layers(denoiser)
+        self.blocks = inner.blocks if isinstance(inner, Transformer) and inner.aligned else None
+        self.shift = isinstance(inner, Transformer) and inner.shift
         generator = torch.Generator().manual_seed(seed % 2**32)
         outside = {*denoiser.head.absent, self.mask}
         self.words = [token for token in range(denoiser.head.width) if token not in outside]
@@ -76,7 +80,7 @@ class _Probe:
         keys = torch.zeros(len(canvases), dtype=torch.int64)
         parts = (tokens, (tokens == self.mask) & attend, attend, keys)
         tokens, writable, attend, keys = (part.to(self.denoiser.device) for part in parts)
-        return begin(tokens, writable, attend, keys, self.denoiser.vocab, 1)
+        return begin(tokens, writable, attend, keys, self.denoiser.vocab, 1, blocks=traits(self.denoiser).attention)
 
     def look(self, state: State, rows: list[int] | None = None) -> tuple[Tensor, Any]:
         asked = torch.tensor(rows or range(len(state.tokens)), device=self.denoiser.device)
@@ -89,6 +93,14 @@ class _Probe:
 
     def read(self, hidden: Tensor) -> Tensor:  # [R, L, D] -> [R, L, V]
         return torch.stack([self.denoiser.head.logits(row).log_softmax(1) for row in hidden])
+
+    def told(self, state: State) -> Tensor:  # [B, L] bool
+        """Where there are predictions: everywhere, with attention in blocks up to the block of the first mask."""
+        if self.blocks is None:
+            return torch.ones_like(state.attend)
+        block = state.columns // self.blocks
+        last = block.where(state.masked, block.amax(1, keepdim=True)).amin(1, keepdim=True)
+        return state.attend & (block <= last)
 
     def close(self, pairs: list[tuple[Tensor, Tensor]]) -> Found:
         """Whether all pairs of log-probabilities agree within rounding."""
@@ -141,12 +153,12 @@ def rows(probe: _Probe) -> Found:
     """A row has the same numbers alone, among others, and in another order."""
     size = min(map(len, probe.canvases))
     state = probe.state([row[:size] for row in probe.canvases])
-    together = probe.logs(state)
+    together, told = probe.logs(state), probe.told(state)
     turned = probe.logs(state, [2, 0, 1])
-    pairs = [(together[[2, 0, 1]], turned)]
-    for row in range(len(probe.canvases)):
-        pairs.append((together[row : row + 1], probe.logs(state, [row])))
-        pairs.append((together[row : row + 1], probe.logs(probe.state([probe.canvases[row][:size]]))))
+    pairs = [(together[[2, 0, 1]][told[[2, 0, 1]]], turned[told[[2, 0, 1]]])]
+    for row, here in enumerate(told):
+        pairs.append((together[row][here], probe.logs(state, [row])[0][here]))
+        pairs.append((together[row][here], probe.logs(probe.state([probe.canvases[row][:size]]))[0][here]))
     return probe.close(pairs)
 
 
@@ -156,23 +168,50 @@ def padding(probe: _Probe) -> Found:
     together = probe.logs(state)
     pairs = []
     for row, canvas in enumerate(probe.canvases):
-        alone = probe.logs(probe.state([canvas]))
-        pairs.append((together[row : row + 1, -len(canvas) :], alone))
+        single = probe.state([canvas])
+        here = probe.told(single)[0]
+        pairs.append((together[row, -len(canvas) :][here], probe.logs(single)[0][here]))
     return probe.close(pairs)
 
 
 def directions(probe: _Probe) -> Found:
-    """A token at the end changes the prediction at the beginning, and vice versa."""
-    for at, other in ((0, -1), (-1, 0)):
-        canvas = list(probe.canvases[0])
-        canvas[at] = probe.mask
-        found = []
-        for token in (probe.words[0], probe.words[-1]):
-            canvas[other] = token
-            found.append(probe.logs(probe.state([canvas]))[:, at])
-        if _gap((found[0], found[1])) < 1e-7:
+    """A token at the end changes the prediction at the beginning, and vice versa; with attention in blocks, in each."""
+    limit = probe.denoiser.limit
+    if probe.blocks is not None and (limit is None or probe.blocks < limit):
+        return _directions_in_blocks(probe, probe.blocks, min(2 * probe.blocks, limit or 2 * probe.blocks))
+    canvas = probe.canvases[0]
+    for at, other in ((0, len(canvas) - 1), (len(canvas) - 1, 0)):
+        if _moved(probe, canvas, at, other) < 1e-7:
             return False, f"the prediction at one end does not see the {'last' if other else 'first'} token"
     return True, "both ends see each other"
+
+
+def _directions_in_blocks(probe: _Probe, size: int, length: int) -> Found:
+    """Both ends of a block see each other and the block before; no position sees a later block."""
+    canvas = [probe.words[place % len(probe.words)] for place in range(length)]
+    first, last = size, length - 1  # of the second block
+    begin = first + probe.shift  # the first prediction of a shifted block comes from the block before
+    if begin < last and _moved(probe, canvas, begin, last) < 1e-7:
+        return False, "the prediction at the beginning of a block does not see its last token"
+    if first < last and _moved(probe, canvas, last, first) < 1e-7:
+        return False, "the prediction at the end of a block does not see its first token"
+    if _moved(probe, canvas, last, 0) < 1e-7:
+        return False, "a prediction does not see the block before its own"
+    later = max(_moved(probe, canvas, at, other) for at in (0, first - 1) for other in (first, last))
+    if later > CLOSE[probe.kind]:
+        return False, f"a prediction sees a later block: it is moved by {later:.1g} of the spread"
+    return True, f"blocks of {size} see themselves and those before them"
+
+
+def _moved(probe: _Probe, canvas: list[int], at: int, other: int) -> float:
+    """How far another token at `other` moves the prediction at `at`, as a share of its spread."""
+    changed = list(canvas)
+    changed[at] = probe.mask
+    found = []
+    for token in (probe.words[0], probe.words[-1]):
+        changed[other] = token
+        found.append(probe.logs(probe.state([changed]))[:, at])
+    return _gap((found[0], found[1]))
 
 
 def untouched(probe: _Probe) -> Found:
@@ -206,10 +245,11 @@ def refresh(probe: _Probe) -> Found:
     order = torch.tensor([2, 0, 1], device=inner.device)
     again, _ = probe.look(state.replace(cache=cache).take(order))
     probe.denoiser = inner
-    plain = probe.logs(state)
-    pairs = [(plain[state.masked], probe.read(hidden)[state.masked])]
-    masked = state.masked[order]
-    return probe.close([*pairs, (plain[order][masked], probe.read(again)[masked])])
+    plain, masked = probe.logs(state), state.masked
+    if state.blocks is not None:  # later blocks are not computed
+        masked = masked & (numbers(state, state.blocks) == (state.front // state.blocks.size)[:, None])
+    pairs = [(plain[masked], probe.read(hidden)[masked])]
+    return probe.close([*pairs, (plain[order][masked[order]], probe.read(again)[masked[order]])])
 
 
 LAWS: dict[str, Callable[[_Probe], Found]] = {

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.models.experts import ExpertMLP, Experts
+
 FREQUENCIES = 128  # of the time embedding, as in DiT and MDLM
 ROTARY, LEARNED = ("rotary", "both"), ("learned", "both")  # kinds of positions
 
@@ -23,7 +25,7 @@ class Shape:
     width: int
     layers: int
     heads: int
-    inner: int  # width of the MLP
+    inner: int  # width of the MLP, where a layer has no experts
     kv_heads: int = 0  # key and value heads, each shared by heads / kv_heads queries; 0: as many as heads
     head_width: int = 0  # 0: width / heads
     norm: str = "rms"  # or "layer": mean and variance, weight only
@@ -40,6 +42,8 @@ class Shape:
     head_bias: bool = False
     condition: int = 0  # width of the adaptive modulation by time; 0: none
     logit_scale: float = 1.0
+    rotary: int = 0  # dimensions of a head that are turned, the first ones; 0: all
+    experts: Experts | None = None  # of layers that have experts instead of one MLP
 
     @property
     def kv(self) -> int:
@@ -79,15 +83,19 @@ class _Sites:
 class Block(nn.Module):
     """Attention over all real positions, then an MLP, each behind a norm; both may be modulated by time."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, layer: int) -> None:
         super().__init__()
         self.shape = shape
         width, all_heads = shape.width, shape.heads + 2 * shape.kv
         self.attention_norm, self.mlp_norm = _norm(shape), _norm(shape)
         self.qkv = nn.Linear(width, all_heads * shape.each, bias=shape.qkv_bias)
         self.out = nn.Linear(shape.heads * shape.each, width, bias=shape.bias)
-        self.up = nn.Linear(width, (2 if shape.gated else 1) * shape.inner, bias=shape.bias or shape.mlp_bias)
-        self.down = nn.Linear(shape.inner, width, bias=shape.bias or shape.mlp_bias)
+        self.experts: ExpertMLP | None = None
+        if shape.experts is not None and layer in shape.experts.layers:
+            self.experts = ExpertMLP(width, shape.experts)
+        else:
+            self.up = nn.Linear(width, (2 if shape.gated else 1) * shape.inner, bias=shape.bias or shape.mlp_bias)
+            self.down = nn.Linear(shape.inner, width, bias=shape.bias or shape.mlp_bias)
         if shape.qk_norm:
             self.q_norm, self.k_norm = (nn.RMSNorm(shape.each, eps=shape.eps) for _ in range(2))
         if shape.condition:
@@ -108,12 +116,16 @@ class Block(nn.Module):
         mixed = mixed.transpose(1, 2).flatten(2)
         x = torch.add(x, self.out(mixed) if change is None else change[2] * self.out(mixed))
         y = _modulated(self.mlp_norm(x), None if change is None else change[3:5])
-        if shape.gated:
-            gate, up = self.up(y).chunk(2, 2)
-            y = self.down(F.silu(gate) * up)
-        else:
-            y = self.down(F.gelu(self.up(y), approximate="tanh"))
+        y = self._mlp(y)
         return torch.add(x, y if change is None else change[5] * y), k, v
+
+    def _mlp(self, y: Tensor) -> Tensor:
+        if self.experts is not None:
+            return torch.as_tensor(self.experts(y))
+        if not self.shape.gated:
+            return torch.as_tensor(self.down(F.gelu(self.up(y), approximate="tanh")))
+        gate, up = self.up(y).chunk(2, 2)
+        return torch.as_tensor(self.down(F.silu(gate) * up))
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -210,7 +222,13 @@ def _modulated(x: Tensor, change: tuple[Tensor, ...] | None) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [R, H, S, d]
-    """Rotary positions, dimension c paired with c + d/2; in float32 at least, whatever the type of x."""
+    """Rotary positions, dimension c paired with c + d/2; in float32 at least, whatever the type of x.
+
+    Of fewer angles than d/2, d is twice their number, and dimensions after it stay.
+    """
+    turned = 2 * cos.shape[3]
+    if turned < x.shape[3]:
+        return torch.cat([rotate(x[..., :turned], cos, sin), x[..., turned:]], 3)
     a, b = x.to(cos.dtype).chunk(2, 3)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], 3).to(x.dtype)
 
@@ -222,7 +240,7 @@ class Network(nn.Module):
         super().__init__()
         self.shape = shape
         self.embed = _table(shape.vocabulary, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.layers))
         self.norm = _norm(shape)
         if shape.position in LEARNED:
             self.place = _table(shape.places, shape.width)
@@ -282,7 +300,7 @@ class Network(nn.Module):
         """
         if self.shape.position not in ROTARY:
             return None
-        pairs = self.shape.each // 2
+        pairs = (self.shape.rotary or self.shape.each) // 2
         pace = self.shape.base ** (-torch.arange(pairs, device=columns.device, dtype=torch.float64) / pairs)
         angles = columns[:, None, :, None].clamp(min=0).double() * pace
         exact = torch.float64 if self.embed.weight.dtype == torch.float64 else torch.float32

@@ -37,8 +37,8 @@ class Transformer:
     cost: int = 1
     recipe: Mapping[str, Any] = field(default_factory=dict)  # its default settings
     blocks: int | None = None  # open positions to a block, where it was also trained with block-causal attention
+    aligned: bool = False  # blocks are counted in columns from the first real token, and attention is always in blocks
     block_causal: bool = False  # a position sees what is given, its own block of open positions, and those before it
-    aligned: bool = False  # blocks are counted in columns from the start of the row, and attention is always in blocks
     compiled: Callable[..., tuple[Tensor, list[Pair]]] | None = None  # the network, compiled for whole batches
 
     @property

@@ -51,6 +51,7 @@ class ModelArgs:
     mask_id: int | None = None
     tokenizer: str | None = None
     revision: str | None = None
+    blocks: int | None = None
     trust_remote_code: bool = False
     shift: bool = False
     batch_size: int = 1  # prompts that are decoded together; rows, where likelihoods are asked

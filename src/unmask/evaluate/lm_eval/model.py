@@ -69,6 +69,7 @@ class Unmask(LM):
             revision=given.revision,
             trust_remote_code=given.trust_remote_code,
             shift=given.shift,
+            blocks=given.blocks,
         )
         self.model = model if given.max_rows is None else Chunked(model, given.max_rows)
         self._device = self.model.device

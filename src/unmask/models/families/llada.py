@@ -65,6 +65,7 @@ LLADA = Family(
     types=("llada",),
     read=read,
     published=Published.of("llada"),
+    owns=lambda config: config.get("num_experts") is None,  # LLaDA-MoE calls itself llada too
     mask_tokens=("<|mdm_mask|>",),
     ends=("<|eot_id|>",),
     recipe=RECIPE,

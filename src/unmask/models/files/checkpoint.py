@@ -174,7 +174,8 @@ def fit(plan: Blueprint, tensors: Tensors) -> None:
     """Refuse a checkpoint with missing or unknown tensors, or with wrong shapes or types."""
     expected = tensor_shapes(plan)
     missing = [name for name in expected if name not in tensors.files]
-    strange = [name for name in tensors.files if name not in {**expected, **plan.copies} and name not in plan.buffers]
+    known = {*expected, *plan.copies, *plan.buffers}
+    strange = [name for name in tensors.files if name not in known]
     if missing:
         raise ModelError(
             f"{len(missing)} tensors are missing: {_some(missing)}", "the checkpoint or its config is damaged"
@@ -198,9 +199,7 @@ def as_text(shape: Sequence[int]) -> str:
 def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
     """The shape that every tensor of such a checkpoint has."""
     whole = parameter_shapes(plan.shape)
-    shapes = {
-        name: (slot.rows or whole[slot.parameter][0], *whole[slot.parameter][1:]) for name, slot in plan.slots.items()
-    }
+    shapes = {name: slot.shape(whole[slot.parameter]) for name, slot in plan.slots.items()}
     parts = {} if plan.group is None else {name: (bits.groups(shapes[name][1], plan.group),) for name in plan.scales}
     return shapes | {scale: shapes[name][:1] + parts.get(name, ()) for name, scale in plan.scales.items()}
 
@@ -209,6 +208,7 @@ def fill(
     plan: Blueprint, tensors: Tensors, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
 ) -> Network:
     """A Network with the weights of a checkpoint: file by file, tensor by tensor, straight to its device and type."""
+    plan = plan.of(tensors.files)
     fit(plan, tensors)
     slots = plan.slots
     memory.check_room("the model", plan.shape, device, dtype)
@@ -220,8 +220,7 @@ def fill(
     for path in dict.fromkeys(tensors.files[name] for name in slots):
         with opened(path) as file:
             for name in (name for name in slots if tensors.files[name] == path):
-                slot, whole = slots[name], parameters[slots[name].parameter]
-                place = whole[slot.start : slot.start + (slot.rows or len(whole))]
+                place = slots[name].place(parameters[slots[name].parameter])
                 if name in scales:
                     bits.put(place, file.get_tensor(name), scales[name])
                 else:

@@ -13,18 +13,25 @@ import torch
 from unmask.core.denoiser import Tokenizer
 from unmask.core.state import Vocab
 from unmask.errors import ModelError
+from unmask.models.families.a2d import A2D
 from unmask.models.families.blueprint import Blueprint, Config, Family
+from unmask.models.families.diffcoder import STABLE_DIFFCODER
 from unmask.models.families.dream import DREAM, OPEN_DCODER
+from unmask.models.families.fast_dllm import FAST_DLLM
 from unmask.models.families.llada import ILLADA, LLADA
+from unmask.models.families.llada_moe import LLADA2, LLADA_MOE
 from unmask.models.families.mdlm import MDLM
 from unmask.models.families.native import NATIVE
+from unmask.models.families.sdar import SDAR, SDAR_MOE
 from unmask.models.files.checkpoint import Progress, dtype_of, fill, read_json, survey
 from unmask.models.network import Network
 from unmask.models.tokenizers import Characters, FileTokenizer, Numbers, read_tokenizer
 from unmask.models.transformer import Transformer
 
 RECIPE, GENERATION = "recipe.json", "generation_config.json"
-FAMILIES: dict[str, Family] = {family.name: family for family in (MDLM, LLADA, ILLADA, DREAM, OPEN_DCODER, NATIVE)}
+FULL_ATTENTION = (MDLM, LLADA, LLADA_MOE, ILLADA, DREAM, OPEN_DCODER)
+IN_BLOCKS = (SDAR, SDAR_MOE, LLADA2, FAST_DLLM, STABLE_DIFFCODER, A2D)
+FAMILIES: dict[str, Family] = {family.name: family for family in (*FULL_ATTENTION, *IN_BLOCKS, NATIVE)}
 
 
 def from_directory(
@@ -35,15 +42,19 @@ def from_directory(
     name: str | None = None,
     mask_id: int | None = None,
     tokenizer: Path | None = None,
+    blocks: int | None = None,
     progress: Progress | None = None,
 ) -> Transformer:
-    """The model in this directory; `tokenizer` is another directory with its tokenizer."""
+    """The model in this directory; `tokenizer` is another directory with its tokenizer.
+
+    `blocks` is the length of its attention's blocks, where that is not the one of the config.
+    """
     config = read_json(directory, "config.json")
     if config is None:
         raise ModelError(f"{str(directory)!r} has no config.json", "give the directory of a checkpoint")
     family = family_of(config)
     Config(config).expect(quantization_config=None)
-    plan = family.read(Config(config))
+    plan = _in_blocks(family, family.read(Config(config)), blocks)
     pieces = read_tokenizer(directory if tokenizer is None else tokenizer)
     if tokenizer is not None and pieces is None:
         raise ModelError(
@@ -55,7 +66,8 @@ def from_directory(
             "it is of another model: give the directory of the right one as tokenizer",
         )
     mask = _mask(plan, family, pieces, mask_id)
-    eos = _ends(plan, family, pieces)
+    stops = read_json(directory, GENERATION) if family.stops else None
+    eos = _ends(plan, family, pieces, Config(stops or {}))
     if mask in eos:
         raise ModelError(f"the mask is {mask}, which is an EOS too", "give the right one as mask_id")
     tensors = survey(directory)
@@ -81,6 +93,8 @@ def assembled(
         shift=plan.shift,
         noise=plan.noise,
         blocks=plan.blocks,
+        aligned=plan.aligned,
+        block_causal=plan.aligned,
     )
 
 
@@ -109,11 +123,14 @@ def family_of(config: dict[str, Any]) -> Family:
     """The family that config.json names in model_type."""
     kind = config.get("model_type")
     for family in FAMILIES.values():
-        if kind in family.types:
+        if kind in family.types and family.owns(config):
             return family
-    known = ", ".join(kind for family in FAMILIES.values() for kind in family.types)
+    known = dict.fromkeys(kind for family in FAMILIES.values() for kind in family.types)
+    why = f"not one of {', '.join(known)}"
+    if isinstance(kind, str) and kind in known:
+        why = f"and the architectures {reprlib.repr(config.get('architectures'))} are of no known family"
     raise ModelError(
-        f"config.json: model_type is {reprlib.repr(kind)}, not one of {known}",
+        f"config.json: model_type is {reprlib.repr(kind)}, {why}",
         "write an adapter (docs/guide/extending.md), or let the checkpoint's own code run with trust_remote_code",
     )
 
@@ -141,11 +158,22 @@ def chosen_mask(given: int | None, found: Iterable[int | None], rows: int | None
     )
 
 
-def _ends(plan: Blueprint, family: Family, pieces: FileTokenizer | None) -> tuple[int, ...]:
-    """EOS ids of the config, then the tokens that end a turn."""
+def _in_blocks(family: Family, plan: Blueprint, blocks: int | None) -> Blueprint:
+    """The plan with another length of its attention's blocks; None: as it is."""
+    if blocks is None:
+        return plan
+    if not family.blockwise:
+        raise ModelError(f"blocks has no effect on {family.name}", "leave it out: its attention is not in blocks")
+    if type(blocks) is not int or blocks < 1:
+        raise ModelError(f"blocks is {blocks!r}", "it must be a whole number from 1 on")
+    return replace(plan, blocks=blocks, aligned=True)
+
+
+def _ends(plan: Blueprint, family: Family, pieces: FileTokenizer | None, stops: Config) -> tuple[int, ...]:
+    """EOS ids of the config and of generation_config.json, then the tokens that end a turn."""
     if family.ends is None:
         return ()
-    found = list(plan.eos)
+    found = [*plan.eos, *stops.tokens("eos_token_id", plan.shape.vocabulary)]
     if pieces is not None:
         names = [pieces.names.get("eos_token"), *family.ends]
         found += [number for text in names if text and (number := pieces.id(text)) is not None]

@@ -58,7 +58,7 @@ def _fill(network: Network, generator: torch.Generator) -> None:
     """Random weights that keep the size of activations; norms are near 1, biases small."""
     for name, parameter in network.named_parameters():
         if parameter.dim() > 1:
-            parameter.normal_(0, parameter.shape[1] ** -0.5, generator=generator)
+            parameter.normal_(0, parameter.shape[-1] ** -0.5, generator=generator)
         elif name.endswith("bias"):
             parameter.normal_(0, 0.02, generator=generator)
         else:
