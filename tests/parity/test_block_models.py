@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from unmask.core.state import State, begin
 from unmask.models import load
+from unmask.models.cache import BlockCache
 from unmask.models.transformer import Transformer
 
 from .test_models import CLOSE, logits
 
 FOLDERS = ("sdar", "fast_dllm_v2", "llada2", "llada2.1", "llada_moe")
+CACHED = 1e-5  # cached against full, as a share of the largest logit: the rounding of float32
 LENGTH, MASKS = "block_length", ("mask_token_id", "mask_id")
 
 
@@ -64,3 +70,33 @@ def test_block_model_logits_of_their_own_tokens(model: Transformer, record: dict
     if aligned is not None:  # of the last block, whose first token is never asked about
         last = aligned.shape[1]
         assert (found[:, -last + 1 :] - aligned[:, 1:]).abs().max() < CLOSE
+
+
+def test_block_model_cached_logits(model: Transformer, record: dict[str, Tensor], prefix: str) -> None:
+    """The last block against kept keys and values of the earlier ones, which hold no mask."""
+    recorded = record.get(f"{prefix}cached_logits")
+    if recorded is None:
+        pytest.skip("the public code of this family keeps nothing")
+    tokens = record[f"{prefix}input_ids"]
+    last = recorded.shape[1]
+    state = masked_state(model, tokens, last)
+    rows, kept = torch.arange(len(tokens)), BlockCache(model)
+    finer = replace(model, network=deepcopy(model.network).double())
+    exact, close = finer.look(state, rows)[0][:, -last:], BlockCache(finer).look(state, rows)[0][:, -last:]
+    assert (exact - close).abs().max() < 1e-12 * exact.abs().max()
+    first, cache = kept.look(state, rows)
+    again, _ = kept.look(state.replace(cache=cache), rows)
+    whole = logits(model, tokens)[:, -last:]
+    for hidden in (first, again):
+        found = F.linear(hidden[:, -last:], model.head.weight, model.head.bias)
+        assert (found - whole).abs().max() < CACHED * whole.abs().max()
+        shifted = found[:, 1:] - recorded[:, :-1] if model.shift else found - recorded
+        assert shifted.abs().max() < CLOSE
+    assert cache.given[0][0].shape[2] == tokens.shape[1] - last and not cache.own
+
+
+def masked_state(model: Transformer, tokens: Tensor, last: int) -> State:
+    """Rows of which the last block is open, whatever it holds."""
+    writable = (torch.arange(tokens.shape[1]) >= tokens.shape[1] - last).expand_as(tokens)
+    attend, keys = torch.ones_like(writable), torch.zeros(len(tokens), dtype=torch.int64)
+    return begin(tokens, writable, attend, keys, model.vocab, 1, blocks=model.attention)

@@ -208,7 +208,7 @@ class BlockCache(Keeps):
     def _part(self, state: State, kept: KeptBlocks, rows: Tensor, block: Tensor) -> tuple[Tensor, Tensor]:
         """The rank [R] at which the part of a row's first mask begins, and whether [R] its whole block is computed."""
         assert self.part is not None
-        begin = state.front[rows] // self.part * self.part
+        begin = first_masked(state)[rows] // self.part * self.part
         column = kept.place[rows].gather(1, begin.clamp(max=kept.place.shape[1] - 1)[:, None])
         masked = state.masked[rows].gather(1, column)[:, 0]
         if kept.open is None:
@@ -237,9 +237,31 @@ class BlockCache(Keeps):
             hidden = torch.cat([before, hidden[:, :-1]], 1)
         if bool((ranks[:, 0] < window.block * size).any()):
             kept = _finished(kept, window, found, size)
-        if self.part is not None and bool(window.whole.any()):
-            kept = _opened(kept, window, found, hidden, size)
+        if self.part is not None:
+            kept = self._opened(state, kept, window, found, hidden)
         return hidden, at, kept
+
+    def _opened(self, state: State, kept: KeptBlocks, window: _Window, found: _Found, hidden: Tensor) -> KeptBlocks:
+        """With the open blocks that were computed as a whole; `hidden` [R, W, D] belongs to the window's columns.
+
+        A block whose first position is masked is computed once more when that is decided.
+        """
+        size, old, batch = self.attention.size, kept.open, len(kept.end)
+        first = kept.place[window.rows].gather(1, window.block[:, None] * size)
+        which = (window.whole & ~state.masked[window.rows].gather(1, first)[:, 0]).nonzero()[:, 0]
+        if not len(which):
+            return kept
+        rows, block = window.rows[which], window.block[which]
+        inside = window.ranks[which] - block[:, None] * size
+        at = inside.where(inside >= 0, size)
+        new = tuple((keys[which], values[which]) for keys, values in found.layers)
+        layers = _written(() if old is None else old.layers, batch, rows, at, new, size)
+        number = torch.full_like(kept.end, -1) if old is None else old.number
+        states = hidden.new_zeros(batch, size + 1, hidden.shape[2])
+        if old is not None:
+            states[:, :size] = old.hidden
+        states[rows[:, None], at] = hidden[which]
+        return replace(kept, open=OpenBlock(layers, states[:, :size], number.index_copy(0, rows, block)))
 
     def _past(self, kept: KeptBlocks, window: _Window) -> tuple[Past, ...]:
         """What the window sees besides itself: what was given, finished blocks, the rest of an open block."""
@@ -300,22 +322,6 @@ def _finished(kept: KeptBlocks, window: _Window, found: _Found, size: int) -> Ke
     edge = edge.where((end > old)[:, None], kept.edge[rows])
     ends, edges = kept.end.index_copy(0, rows, end), kept.edge.index_copy(0, rows, edge)
     return replace(kept, own=own, end=ends, edge=edges)
-
-
-def _opened(kept: KeptBlocks, window: _Window, found: _Found, hidden: Tensor, size: int) -> KeptBlocks:
-    """With the open blocks that were computed as a whole; `hidden` [R, W, D] belongs to the window's columns."""
-    which, old = window.whole.nonzero()[:, 0], kept.open
-    rows, block, batch = window.rows[which], window.block[which], len(kept.end)
-    inside = window.ranks[which] - block[:, None] * size
-    at = inside.where(inside >= 0, size)
-    new = tuple((keys[which], values[which]) for keys, values in found.layers)
-    layers = _written(() if old is None else old.layers, batch, rows, at, new, size)
-    numbers = torch.full_like(kept.end, -1) if old is None else old.number
-    states = hidden.new_zeros(batch, size + 1, hidden.shape[2])
-    if old is not None:
-        states[:, :size] = old.hidden
-    states[rows[:, None], at] = hidden[which]
-    return replace(kept, open=OpenBlock(layers, states[:, :size], numbers.index_copy(0, rows, block)))
 
 
 def _written(old: Layers, batch: int, rows: Tensor, at: Tensor, new: Layers, length: int) -> Layers:
