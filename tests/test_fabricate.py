@@ -25,6 +25,9 @@ PUBLISHED = {  # family: tensors, parameters and files of the checkpoints on the
     "open-dcoder": (290, 494_032_768, 1),
     "mdlm": (130, 169_627_218, 1),
     "sdar": (399, 8_190_735_360, None),  # those of Qwen3-8B
+    "sdar-moe": (18_867, 30_532_122_624, None),  # those of Qwen3-30B-A3B
+    "llada-moe": (3_219, 7_356_880_896, None),
+    "llada2": (14_813, 16_255_643_392, None),
     "fast-dllm-v2": (339, 7_615_616_512, None),  # those of Qwen2.5-7B
     "stable-diffcoder": (291, 8_250_462_208, None),
     "a2d": (310, 596_049_920, None),  # those of Qwen3-0.6B
