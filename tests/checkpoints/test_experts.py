@@ -32,6 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "moe": LLADA_MOE,
     "moe, experts first": LLADA_MOE | {"moe_layer_freq": [1, 0]},
     "moe everywhere": LLADA_MOE | {"moe_layer_freq": [1, 1], "dense_intermediate_size": None},
+    "moe, no shared expert": LLADA_MOE | {"shared_expert_intermediate_size": -1},
     "moe, no norms": LLADA_MOE | {"qk_layernorm": False},
     "moe, fields that are not read": LLADA_MOE | {"norm_topk_prob": True, "routed_scaling_factor": 3.0},
 }
