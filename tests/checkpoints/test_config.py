@@ -252,6 +252,8 @@ def test_a_llama_that_is_no_diffusion_model(tmp_path):
         ("llada2", {"n_group": 3}, "num_experts and groups do not divide: 4 by 3"),
         ("llada2", {"num_experts": 8}, "12 tensors are missing: model.layers.1.mlp.experts.4."),
         ("llada2", {"moe_intermediate_size": 7}, "by the config it must be 7 × 8"),
+        ("llada2", {"num_experts": 4096, "num_hidden_layers": 1024}, "in 1023 layers, at most 32 make sense"),
+        ("sdar-moe", {"num_experts": 4096, "num_hidden_layers": 8}, "98355 tensors are missing"),
         ("llada-moe", {"num_experts": 2, "num_experts_per_tok": 1}, "6 tensors are unexpected: "),
     ],
 )
