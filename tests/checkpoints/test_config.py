@@ -184,6 +184,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("dream", "use_sliding_window", True),
         ("dream", "hidden_act", "gelu"),
         ("dream", "head_dim", 6),
+        ("dream", "layer_types", ["sliding_attention"]),
+        ("dream", "layer_types", 0.5),
         ("open-dcoder", "use_sliding_window", True),
         ("illada", "attention_bias", True),
         ("illada", "mlp_bias", True),

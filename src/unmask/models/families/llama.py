@@ -47,7 +47,8 @@ def read_llama(
     partial_rotary_factor. `inner` is the width of the MLP where that is not intermediate_size.
     """
     config.expect(hidden_act="silu", use_sliding_window=False, use_mrope=False)
-    for kind in config.values.get("layer_types") or []:
+    kinds = config.values.get("layer_types") or []
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
         Config({"layer_types": kind}).expect(layer_types="full_attention")
     rows = config.integer("vocab_size", "vocabulary")
     width, heads = config.integer("hidden_size", "width"), config.integer("num_attention_heads", "heads")
