@@ -6,8 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.errors import SettingError, UnmaskError, unknown
+from unmask.tasks.sandbox.tree import remove
 
 MIB = 2**20
 GRACE = 20  # seconds for the guard itself, over the program's own
@@ -198,9 +197,4 @@ def workplace() -> Iterator[str]:
     try:
         yield work
     finally:
-        for folder, names, _ in os.walk(work):  # a directory may forbid to look into itself
-            for name in names:
-                path = os.path.join(folder, name)
-                if stat.S_ISDIR(os.lstat(path).st_mode):
-                    os.chmod(path, 0o700)
-        shutil.rmtree(work, ignore_errors=True)
+        remove(work)
