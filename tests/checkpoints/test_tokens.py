@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,26 @@ def test_padding_and_truncation_are_off(small):
     fast.enable_truncation(2)
     fast.save(str(small / "tokenizer.json"))
     assert load(small).tokenizer.encode("abcd") == [0, 1, 2, 3]
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded():
+    tokenizer, text = load("text").tokenizer, "The city of Vienna " * 50_000
+    beats, done = [], threading.Event()
+
+    def beat() -> None:
+        while not done.wait(0.001):
+            beats.append(None)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    tokenizer.fast.encode("warm")
+    before = len(beats)
+    found = tokenizer._encoded(text)
+    during = len(beats) - before
+    done.set()
+    thread.join()
+    assert during > 10
+    assert found == tokenizer.fast.encode(text, add_special_tokens=False).ids
 
 
 def test_ids_that_the_tokenizer_does_not_know(small):

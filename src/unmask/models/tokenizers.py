@@ -17,6 +17,7 @@ from unmask.models.files.checkpoint import inside, read_bytes, read_json
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+LONG = 1 << 14  # characters of a text during which other threads go on: `encode` would hold Python's lock
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,11 @@ class FileTokenizer:
         return self._rendered(self.template, messages)
 
     def _encoded(self, text: str) -> Iterable[int]:
-        ids: list[int] = self.fast.encode(text, add_special_tokens=False).ids
+        if len(text) > LONG:
+            found = self.fast.encode_batch([text], add_special_tokens=False)[0]
+        else:
+            found = self.fast.encode(text, add_special_tokens=False)
+        ids: list[int] = found.ids
         return ids
 
     def _decoded(self, ids: list[int]) -> str:

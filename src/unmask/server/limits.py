@@ -8,6 +8,8 @@ from typing import Any
 from unmask.decoding.recipe import Recipe
 from unmask.errors import ModelError, SettingError, UnmaskError
 
+VALUES = 1 << 17  # in the lists and objects of a body, or --max-cells where that is more
+FIELDS = 512  # of one object of a body
 KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
 
 
@@ -69,6 +71,24 @@ class Limits:
         for name, value in vars(self).items():
             if not value >= (0 if name == "grace" else 1e-3 if name == "seconds" else 1):
                 raise SettingError(f"the limit of {name} is {value}", "it must be positive")
+
+    def check_values(self, body: object) -> None:
+        """Refuse a body of more values than any request needs, before one by one they are validated."""
+        fields = body.items() if isinstance(body, dict) and len(body) <= FIELDS else [(None, body)]
+        left = max(self.cells, VALUES)
+        for name, value in fields:
+            waiting = [value]
+            while waiting:
+                one = waiting.pop()
+                if isinstance(one, dict) and len(one) > FIELDS:
+                    message = f"an object of the request has {len(one):,} fields, more than {FIELDS:,}"
+                    raise Refusal(413, message, "send fewer", param=name)
+                inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+                left -= len(inner)
+                if left < 0:
+                    message = f"the request has more than {max(self.cells, VALUES):,} values"
+                    raise Refusal(413, message, "send fewer", param=name)
+                waiting += [part for part in inner if isinstance(part, dict | list)]
 
     def check_steps(self, recipe: Recipe) -> None:
         """Refuse more steps than the longest canvas has positions: they would delay other requests for nothing."""
