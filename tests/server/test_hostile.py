@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from serving import post, right
+from serving import ASK, HEAD, Running, Slow, begin, post, right, running
 
-from unmask.server import schemas
+from unmask import load
+from unmask.server import connections, schemas
 
 MANY = 330_000
 FLOODS = {
@@ -53,3 +55,66 @@ def test_one_error_of_a_list_is_enough(kind, given):
     with pytest.raises(ValidationError) as caught:
         kind(model="table", **given)
     assert caught.value.error_count() < 10
+
+
+# --- connections that cost their client nothing ----------------------------------------------------------------------
+
+
+def connect(here: Running, sent: bytes = b"") -> socket.socket:
+    line = socket.create_connection(("127.0.0.1", here.port), timeout=10)
+    line.sendall(sent)
+    return line
+
+
+GET = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /v1/completions HT", GET + b"GET /v1/mod"], ids=["none", "half", "second"]
+)
+def test_a_header_that_never_comes_is_not_waited_for(monkeypatch, sent):
+    monkeypatch.setattr("unmask.server.connections.HEADER", 0.3)
+    with running({"table": load("table")}) as here, connect(here, sent) as line:
+        began, found = time.monotonic(), b""
+        try:
+            while part := line.recv(1000):
+                found += part
+        except ConnectionResetError:
+            pass
+        assert time.monotonic() - began < 4 and found.count(b" 200 ") == sent.count(b"/healthz")
+        body = json.dumps(ASK).encode()
+        with connect(here, HEAD.format("/v1/completions", len(body)).encode()) as line:
+            time.sleep(0.6)  # a body has the time of --timeout
+            line.sendall(body)
+            assert line.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_idle_connections_make_room_for_others(monkeypatch, wait):
+    monkeypatch.setattr("unmask.server.connections.capacity", lambda: (8, 16))
+    with running({"random": Slow(load("random"), 0.01)}) as here:
+        busy = begin(here, {"model": "random", "prompt": "a", "max_tokens": 40})
+        wait(lambda: bool(here.batcher.running))
+        lines = [connect(here) for _ in range(30)]
+        for _ in range(5):
+            with connect(here, GET) as line:
+                assert line.recv(1000).startswith(b"HTTP/1.1 200")
+        wait(lambda: len(here.server.server_state.connections) <= 8)
+        assert busy.recv(1000).startswith(b"HTTP/1.1 200")  # what is decoded is not idle
+        for line in [busy, *lines]:
+            line.close()
+
+
+def test_a_stream_that_nobody_reads_ends(wait, monkeypatch):
+    """`--timeout` is the patience, here less."""
+    bounded = connections.bounded
+    monkeypatch.setattr(connections, "bounded", lambda patience, most: bounded(patience / 100, most))
+    body = {"model": "random", "prompt": "a", "max_tokens": 1000, "steps": 2, "sampler": "uniform", "stream": True}
+    body |= {"search": "best-of-n", "particles": 60, "logprobs": 5}
+    data = json.dumps(body).encode()
+    with running({"random": load("random")}, seconds=50) as here, socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        line.connect(("127.0.0.1", here.port))
+        line.sendall(HEAD.format("/v1/completions", len(data)).encode() + data)
+        wait(lambda: bool(here.batcher.running))
+        wait(lambda: not here.server.server_state.connections)
+        wait(lambda: not here.server.server_state.tasks and not here.batcher.running)

@@ -15,6 +15,7 @@ from types import FrameType
 import uvicorn
 
 from unmask.errors import InputError
+from unmask.server import connections
 from unmask.server.app import make_app
 from unmask.server.batcher import Batcher
 from unmask.server.request import ServeConfig
@@ -107,8 +108,11 @@ def serve(
         bound, taken = place.getsockname()[:2]
         warn_about(bound, token)
         app, batcher = make_app(config, token, is_local(bound))
+        most, at_once = connections.capacity()
         options = uvicorn.Config(
             app,
+            http=connections.bounded(config.limits.seconds, most),
+            backlog=at_once,
             log_level="warning",
             access_log=False,
             ws="none",
