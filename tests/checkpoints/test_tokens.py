@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from tokenizers import Tokenizer as Fast
 
 from unmask import decode, load
 from unmask.errors import InputError
-from unmask.models import memory
+from unmask.models import chat_process, memory, tokenizers
 from unmask.models.tokenizers import FileTokenizer, Numbers, read_tokenizer
 
 from .small import (
@@ -380,6 +382,66 @@ def test_templates_of_the_hub_find_what_they_expect(tmp_path):
 def test_templates_stay_small(template):
     with pytest.raises(InputError, match="too large"):
         FileTokenizer(None, template).chat(USER)
+
+
+DOUBLED = "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(29) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+UNBOUNDED = {
+    "~": DOUBLED,
+    "%": "{{ ('%2000000000s' % 'x') | length }}",
+    "% *": "{{ ('%*d' % (2000000000, 1)) | length }}",
+    "a method": "{{ 'a'.ljust(2000000000) | length }}",
+    "zfill": "{{ 'a'.zfill(2000000000) | length }}",
+    "a filter": "{{ 'a' | center(2000000000) | length }}",
+    "format": "{{ '{:2000000000}'.format('a') | length }}",
+    "slice": "{{ [1] | slice(200000000) | list | length }}",
+    "batch": "{{ [1] | batch(2000000000, 'x') | list | length }}",
+    "a block": "{% set x %}"
+    + "{% for i in range(99999) %}{% for j in range(999) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}"
+    "{% endset %}",
+    "a list of itself": "{% set n = namespace(x=['a']) %}{% for i in range(40) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+    "{{ n.x | string | length }}",
+    "loops": ENDLESS,
+    "macros": "{% macro f(n) %}{% if n %}{% set a = f(n - 1) ~ f(n - 1) %}{% endif %}{% endmacro %}{{ f(60) }}",
+}
+
+
+@pytest.fixture
+def renderer(monkeypatch):
+    monkeypatch.setattr(chat_process, "SECONDS", 0.7)
+    made = chat_process.Renderer()
+    monkeypatch.setattr(tokenizers, "RENDERER", made)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_templates_have_limits_of_memory_and_time(renderer, name):
+    began = time.monotonic()
+    with pytest.raises(InputError, match=r"the chat template (takes more than 0.7 s or 1024 MiB|refuses)") as caught:
+        FileTokenizer(None, UNBOUNDED[name]).chat(USER)
+    assert time.monotonic() - began < 5 and caught.value.hint
+    assert FileTokenizer(None, SHORT, {"bos_token": ""}).chat(USER) == "[user] hi\n"  # in another process
+
+
+def test_many_templates_without_end_do_not_wait_for_each_other(renderer):
+    began = time.monotonic()
+    with ThreadPoolExecutor(12) as pool:
+        jobs = [pool.submit(FileTokenizer(None, ENDLESS).chat, USER) for _ in range(12)]
+        assert all(isinstance(job.exception(), InputError) for job in jobs)
+    assert time.monotonic() - began < 5  # not 12 × 0.7
+    assert FileTokenizer(None, SHORT, {"bos_token": ""}).chat(USER) == "[user] hi\n"
+
+
+def test_a_fork_renders_in_a_process_of_its_own(renderer):
+    words = FileTokenizer(None, "{{ messages[0].content }}")
+    assert words.chat(USER) == "hi"
+    mine = renderer.process
+    renderer.owner += 1  # as in a fork
+    assert words.chat([{"role": "user", "content": "ö\ud800\n"}]) == "ö\ud800\n"
+    assert renderer.process is not mine and mine.poll() is None
+    mine.communicate()
+    assert mine.returncode == 0  # it ends with its input
 
 
 def test_json_in_templates_is_that_of_the_hub():

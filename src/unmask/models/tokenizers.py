@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError, ModelError, guarded
+from unmask.models.chat_process import RENDERER
 from unmask.models.files.checkpoint import inside, read_bytes, read_json
 
 # How Qwen2 splits text before merging, digits one by one; Dream has it in code, not in a file.
@@ -102,9 +103,7 @@ class FileTokenizer:
         return str(self.fast.decode(ids, skip_special_tokens=True))
 
     def _rendered(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
-        from unmask.models.chat import render  # jinja2 is loaded by the first chat
-
-        return render(template, messages, self.names)
+        return RENDERER.render(template, messages, self.names)
 
 
 # --- from files ------------------------------------------------------------------------------------------------------
