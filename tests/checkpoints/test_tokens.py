@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -15,7 +16,7 @@ from tokenizers import Tokenizer as Fast
 
 from unmask import decode, load
 from unmask.errors import InputError
-from unmask.models import chat_process, memory, tokenizers
+from unmask.models import chat_process, growth, memory, tokenizers
 from unmask.models.tokenizers import FileTokenizer, Numbers, read_tokenizer
 
 from .small import (
@@ -96,6 +97,52 @@ def test_bad_tokenizer(small, name):
 def test_bad_tokenizer_config(small, text):
     (small / "tokenizer_config.json").write_bytes(text)
     refused(small, "tokenizer_config.json")
+
+
+REPLACE = normalizers.Replace
+TWICE, ANYWHERE = REPLACE("a", "aa"), REPLACE(Regex("b?"), "aa")
+MAPPED = base64.b64encode(bytes(4) + b"a" * 300 + b"\0").decode()  # a table of sentencepiece without a trie
+EXPLODING = {
+    "replacements": normalizers.Sequence([TWICE] * 60),
+    "in turns": normalizers.Sequence([normalizers.Sequence([REPLACE("a", "bb"), REPLACE("b", "aa")])] * 20),
+    "anywhere": normalizers.Sequence([ANYWHERE] * 60),
+    "a long one": REPLACE("a", "b" * 10_000),
+    "prepended": normalizers.Prepend("a" * 10_000),
+    "bytes": normalizers.Sequence([normalizers.ByteLevel()] * 30),
+}
+
+
+@pytest.mark.parametrize("name", EXPLODING)
+def test_a_tokenizer_that_makes_too_much_of_a_text(small, name):
+    fast = plain()
+    fast.normalizer = EXPLODING[name]
+    fast.save(str(small / "tokenizer.json"))
+    refused(small, "normalizer of the tokenizer makes more than 256 characters of one", "memory")
+
+
+def test_a_decoder_that_makes_too_much_of_a_token(small):
+    fast = plain()
+    fast.decoder = decoders.Sequence([decoders.Replace("a", "aa")] * 60)
+    fast.save(str(small / "tokenizer.json"))
+    refused(small, "decoder of the tokenizer makes more than 256 characters of one", "memory")
+
+
+def test_the_table_of_a_tokenizer_counts_by_its_longest_text():
+    step = {"type": "Precompiled", "precompiled_charsmap": MAPPED}
+    assert growth.growth(step) > growth.MOST
+    step["precompiled_charsmap"] = base64.b64encode(b"\4\0\0\0" + bytes(4) + b"abc\0de\0").decode()
+    assert growth.growth(step) == 3 and growth.growth({"type": "Sequence", "normalizers": [step] * 5}) == 243
+
+
+def test_ordinary_steps_of_tokenizers_are_allowed(small):
+    quotes = [REPLACE(old, new) for old, new in (("``", '"'), ("''", '"'), ("…", "..."), ("½", "1/2"))] * 9
+    forms = [normalizers.NFKC(), normalizers.BertNormalizer(), normalizers.Lowercase()]
+    llama = [normalizers.Prepend("▁"), REPLACE(" ", "▁"), REPLACE(Regex(" {2,}"), " ")]
+    fast = plain()
+    fast.normalizer = normalizers.Sequence([*quotes, *forms, *llama])
+    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.ByteLevel()])
+    fast.save(str(small / "tokenizer.json"))
+    assert load(small).tokenizer.fast.normalizer.normalize_str("``a…") == '▁"a...'
 
 
 def test_panic_while_encoding(small):

@@ -13,6 +13,7 @@ from typing import Any
 from unmask.errors import InputError, ModelError, guarded
 from unmask.models.chat_process import RENDERER
 from unmask.models.files.checkpoint import inside, read_bytes, read_json
+from unmask.models.growth import check_growth
 
 # How Qwen2 splits text before merging, digits one by one; Dream has it in code, not in a file.
 QWEN2 = (
@@ -127,6 +128,7 @@ def read_tokenizer(directory: Path) -> FileTokenizer | None:
         fast.no_truncation()
         if getattr(fast.model, "dropout", None):  # for training: it would split the same text differently each time
             fast.model.dropout = None
+        check_growth(fast)
     return FileTokenizer(fast, _template(directory, settings), _names(directory, settings))
 
 
