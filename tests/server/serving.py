@@ -43,11 +43,12 @@ class Poisoned(Wrapped):
 
     raises: int
     nonsense: int
+    error: type[BaseException] = RuntimeError
 
     def look(self, state: State, rows: torch.Tensor) -> tuple[torch.Tensor, Any]:
         first = state.tokens[rows].gather(1, state.attend[rows].long().argmax(1)[:, None])[:, 0]
         if bool((first == self.raises).any()):
-            raise RuntimeError("poison")
+            raise self.error("poison")
         hidden, cache = self.inner.look(state, rows)
         return hidden.masked_fill((first == self.nonsense)[:, None, None], torch.nan), cache
 

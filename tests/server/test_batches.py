@@ -107,6 +107,35 @@ def test_a_failure_stays_with_its_request(capfd):
     assert "RuntimeError: poison" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
+def test_failures_of_every_kind_stay_with_their_request(error, wait):
+    gate, model = threading.Event(), load("table")
+
+    class Gated(Slow):
+        def look(self, state: Any, rows: Any) -> Any:
+            gate.wait(20)
+            return super().look(state, rows)
+
+    bad = Gated(Poisoned(model, "aenrst".index("n"), -1, error), 0)
+    with running({"table": bad}) as here, ThreadPoolExecutor(5) as pool:
+        client = here.client()
+        pool.submit(client.completions.create, model="table", prompt="s", max_tokens=2)  # the others wait for it
+        wait(lambda: len(here.batcher.running) == 1)
+        given = {"model": "table", "max_tokens": 3, "extra_body": {"sampler": "uniform"}}
+        asked = [("se", 1), ("na", 2), ("te", 3), ("at", 4)]
+        jobs = [pool.submit(client.completions.create, prompt=prompt, seed=seed, **given) for prompt, seed in asked]
+        wait(lambda: len(here.batcher.waiting) == 4)
+        gate.set()
+        found = [job.exception() or job.result() for job in jobs]
+        for (prompt, seed), one in zip(asked, found, strict=True):
+            if prompt == "na":
+                assert isinstance(one, openai.InternalServerError) and error.__name__ in str(one)
+            else:
+                recipe = Recipe(sampler="uniform", length=3, seed=seed, temperature=1.0)
+                assert one.choices[0].text == decode(model, prompt, recipe=recipe).text
+        assert "unmask_retried_total 4.0" in here.batcher.metrics.text()  # they were together
+
+
 def test_a_failure_after_some_steps_repeats_nothing():
     """A batch fails in its third step: whoever has heard two steps hears the rest, once."""
 

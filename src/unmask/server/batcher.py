@@ -249,7 +249,7 @@ class Batcher:
             results = self._results(batch)
         except Stopped:
             return
-        except Exception as error:
+        except BaseException as error:  # SystemExit and panics of Rust are not Exceptions
             if len(batch) > 1:
                 self._retry(batch)
                 return
