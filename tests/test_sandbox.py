@@ -500,6 +500,7 @@ else: raise AssertionError("an open descriptor")
 """
     outcome = run(program)
     assert outcome.ok, outcome
+    assert run("import os; assert os.listdir() == []", copy=False).ok  # nor its own text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")

@@ -11,7 +11,8 @@ import pytest
 
 from unmask.errors import InputError
 from unmask.evaluate.judge import diversity
-from unmask.tasks import TASKS, Example, Task, gpqa, mbpp, shots, sudoku4
+from unmask.evaluate.run import grader
+from unmask.tasks import TASKS, Example, Task, gpqa, mbpp, sandbox, shots, sudoku4
 from unmask.tasks.grading import code, plus, same
 from unmask.tasks.grading.boxes import boxed
 from unmask.tasks.puzzles import sudoku
@@ -216,6 +217,36 @@ def test_a_whole_function_counts_only_where_it_is_understood(name):
     task = graded(name)
     assert task.strict(said, ROWS[name])
     assert not task.strict(said.replace("+", "-"), ROWS[name])
+
+
+@pytest.mark.parametrize("name", ["humaneval", "humaneval+"])
+def test_stop_strings_do_not_cut_a_fenced_function(name):
+    said = "```python\ndef add(a, b):\n    # the sum\n    return a + b\n\nif True:\n    pass\n```\nclass"
+    assert graded(name).grades(said, ROWS[name]) == (False, True)
+    assert graded(name).grades("    return a + b\ndef other(", ROWS[name]) == (True, True)
+
+
+def test_an_answer_cannot_take_the_tests_away():
+    """Tests that begin with `def check` are not decorated by what stands before them."""
+    said = "    return None\n@(lambda f: lambda c: None)\n"
+    assert graded("humaneval").grades(said, ROWS["humaneval"]) == (False, False)
+
+
+CHEATS = {
+    "zip": "builtins.zip = lambda *a, **b: []",
+    "the dictionary": "vars(builtins)['zip'] = lambda *a, **b: []",
+    "bool": "builtins.bool = lambda *a: True",
+    "names of the grader": "import __main__\nadd = __main__.known['add']",
+    "program.py": "open('program.py')\nadd = lambda a, b: a + b",  # as if it were found there
+}
+
+
+@pytest.mark.skipif(bool(sandbox.available().lacking()), reason="this kernel does not guard")
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_the_reference_and_the_comparison_are_out_of_reach(cheat):
+    said = f"import builtins\ndef add(a, b):\n    return 7\n{CHEATS[cheat]}\n```"
+    assert grader(TASKS["mbpp+"])(said, ROWS["mbpp+"])[1] is False
+    assert grader(TASKS["mbpp+"])("def add(a, b):\n    return a + b\n```", ROWS["mbpp+"])[1] is True
 
 
 @pytest.mark.parametrize("name", ["humaneval", "humaneval+", "mbpp", "mbpp+"])

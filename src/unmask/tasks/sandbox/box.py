@@ -94,9 +94,13 @@ def run(
     stdin: str = "",
     limits: Limits = Limits(),
     insist: bool = False,
+    copy: bool = True,
     without: frozenset[str] = frozenset(),
 ) -> Outcome:
-    """Run a program. `without` leaves protections out, by their names in `Protections`: for tests of the others."""
+    """Run a program. `copy`: it finds its own text as program.py, and tracebacks have lines; not for graders.
+
+    `without` leaves protections out, by their names in `Protections`: for tests of the others.
+    """
     plan = leave_out(available(), without)
     if plan.lacking() and not insist:
         lacking = " and from ".join(plan.lacking())
@@ -104,7 +108,7 @@ def run(
             f"this kernel cannot keep untrusted code from {lacking}", "pass insist=True / --insist to run it anyway"
         )
     with workplace() as work:
-        job = {"code": code, "stdin": stdin, "limits": asdict(limits), "plan": asdict(plan), "work": work}
+        job = {"code": code, "stdin": stdin, "limits": asdict(limits), "plan": asdict(plan), "work": work, "copy": copy}
         answer = ask({**job, "python": interpreter()}, limits.seconds + GRACE)
     if "error" in answer:
         reason = " ".join(str(answer["error"]).split())[-300:]

@@ -122,10 +122,10 @@ def set_limits(plan: dict[str, Any], limits: dict[str, Any]) -> None:
             resource.setrlimit(which, (bound, bound))
 
 
-def program_text() -> str:
+def program_text(copy: bool) -> str:
     """The source of what runs in the sandbox's own interpreter."""
     with open(os.path.join(os.path.dirname(__file__), "program.py"), encoding="utf-8") as file:
-        return file.read() + "\nmain()\n"
+        return file.read() + f"\nmain({copy!r})\n"
 
 
 def read_only(work: str, data: bytes) -> int:
@@ -213,7 +213,7 @@ def guard(job: dict[str, Any]) -> dict[str, Any]:
     """Start the program, watch it, end it and all that it started, and say what happened."""
     limits, work = job["limits"], job["work"]
     token = os.urandom(16).hex().encode()
-    text = program_text()
+    text = program_text(job["copy"])
     given = read_only(work, job["stdin"].encode("utf-8", "surrogatepass"))
     code = read_only(work, token + job["code"].encode("utf-8", "surrogatepass"))
     if sys.platform == "linux":
