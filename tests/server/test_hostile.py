@@ -118,3 +118,22 @@ def test_a_stream_that_nobody_reads_ends(wait, monkeypatch):
         wait(lambda: bool(here.batcher.running))
         wait(lambda: not here.server.server_state.connections)
         wait(lambda: not here.server.server_state.tasks and not here.batcher.running)
+
+
+# --- texts that are not what they seem -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/paths"])
+def test_no_text_ends_a_line_of_a_stream(usual, path):
+    """Some readers split at more than \\n: httpx's iter_lines, str.splitlines."""
+    body = {
+        "model": "text",
+        "canvas": "a\u2028data: [DONE]\u2029b\u0085data: {}\x0b\x0c\x1c c [MASK]",
+        "temperature": 0,
+    }
+    status, text = post(usual, json.dumps(body | {"stream": True} if "comp" in path else body).encode(), path)
+    assert status == 200
+    lines = [line for line in text.decode().splitlines() if line.startswith("data: ")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line != "data: [DONE]"]
+    assert lines.count("data: [DONE]") == ("comp" in path) and len(events) > 1
+    assert "\u2028data: [DONE]" in json.dumps(events, ensure_ascii=False)
