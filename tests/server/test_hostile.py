@@ -137,3 +137,30 @@ def test_no_text_ends_a_line_of_a_stream(usual, path):
     events = [json.loads(line.removeprefix("data: ")) for line in lines if line != "data: [DONE]"]
     assert lines.count("data: [DONE]") == ("comp" in path) and len(events) > 1
     assert "\u2028data: [DONE]" in json.dumps(events, ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "x" * 900_000},
+        {"model": "table", "y" * 900_000: 1},
+        {"model": "table", "sampler": "y" * 900_000},
+        {"model": "table", "background": "y" * 900_000},
+    ],
+    ids=["model", "field", "sampler", "background"],
+)
+def test_errors_do_not_repeat_a_whole_request(usual, body):
+    status, said = post(usual, json.dumps(body).encode())
+    assert status in (400, 404) and len(said["error"]["message"]) <= 1000 and len(said["error"]["param"]) <= 100
+    assert "…" in said["error"]["message"] and ": " in said["error"]["message"][-200:]  # with its way out
+
+
+def test_errors_name_the_field_at_fault(usual):
+    for body, param, words in (
+        ({"ban": list(range(6))}, "ban", "every token is banned"),
+        ({"\ud800": 1}, None, "a field has a name that is not Unicode text"),
+        ([1], None, "the body is not a JSON object"),
+    ):
+        given = {"model": "table", "prompt": "s", **body} if isinstance(body, dict) else body
+        status, said = post(usual, json.dumps(given).encode())
+        assert (status, said["error"]["param"]) == (400, param) and said["error"]["message"].startswith(words)

@@ -10,7 +10,13 @@ from unmask.errors import ModelError, SettingError, UnmaskError
 
 VALUES = 1 << 17  # in the lists and objects of a body, or --max-cells where that is more
 FIELDS = 512  # of one object of a body
+LINE, NAME = 1000, 100  # characters of an error, and of the field that it names
 KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
+
+
+def short(text: str, most: int) -> str:
+    """The text; of a longer one both ends: an error may repeat what a request holds, but not all of it."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) + 1 - (most - most // 2) :]}"
 
 
 class Refusal(Exception):
@@ -26,7 +32,8 @@ class Refusal(Exception):
     def body(self) -> dict[str, Any]:
         """The JSON from which the official client makes its exceptions."""
         kind = KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        param = None if self.param is None else short(self.param, NAME)
+        return {"error": {"message": short(str(self), LINE), "type": kind, "param": param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
