@@ -72,7 +72,7 @@ def test_two_hundred_clients_hang_up_in_the_middle(wait):
         wait(lambda: not here.batcher.running and not here.batcher.waiting)
         right(here)
         wait(lambda: not here.server.server_state.tasks)
-    assert threading.active_count() <= before + 1
+    wait(lambda: threading.active_count() <= before + 1)  # workers of the pool end after their loop
 
 
 def test_a_reader_that_is_too_slow_is_told(usual, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import time
@@ -164,3 +165,41 @@ def test_errors_name_the_field_at_fault(usual):
         given = {"model": "table", "prompt": "s", **body} if isinstance(body, dict) else body
         status, said = post(usual, json.dumps(given).encode())
         assert (status, said["error"]["param"]) == (400, param) and said["error"]["message"].startswith(words)
+
+
+# --- browsers and proxies --------------------------------------------------------------------------------------------
+
+
+def test_only_whole_names_are_those_of_this_machine(usual):
+    for host in ("localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]", "[::1]:1", "localhost:"):
+        assert post(usual, json.dumps(ASK).encode(), host=host)[0] == 200, host
+    for host in ("localhost:x.example", "127.0.0.1:80@x.example", "[localhost]x", "[::1]x", "localhost.x", "::1", "x"):
+        assert post(usual, json.dumps(ASK).encode(), host=host)[0] == 421, host
+
+
+def test_other_sites_may_not_embed_a_file(usual):
+    line = http.client.HTTPConnection("127.0.0.1", usual.port)
+    for path in ("/web/icon.svg", "/", "/healthz", "/nothing"):
+        line.request("GET", path)
+        answer = line.getresponse()
+        answer.read()
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin", path
+
+
+def test_no_redirect_to_a_host_of_the_request(usual):
+    line = http.client.HTTPConnection("127.0.0.1", usual.port)
+    for path in ("/web/x/", "/web/icon.svg/", "/healthz/", "/v1/recipes/"):
+        line.request("GET", path)
+        answer = line.getresponse()
+        answer.read()
+        assert answer.status == 404 and "location" not in answer.headers, path
+
+
+def test_a_request_with_two_lengths_is_the_last_of_its_connection(usual):
+    body = json.dumps(ASK).encode()
+    head = HEAD.format("/v1/completions", 5).replace("\r\n\r\n", "\r\ntransfer-encoding: chunked\r\n\r\n").encode()
+    with connect(usual, head + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n" + GET) as line:
+        found = b""
+        while part := line.recv(1000):
+            found += part
+    assert found.startswith(b"HTTP/1.1 400") and found.count(b"HTTP/1.1") == 1 and b"two lengths" in found

@@ -62,6 +62,7 @@ def make_app(config: ServeConfig, token: str | None = None, local: bool = True) 
         description="Masked diffusion language models, decoded along low-uncertainty paths.",
         docs_url=None,  # its page would load scripts of other sites
         redoc_url=None,
+        redirect_slashes=False,  # it would lead to any host that the request names
         lifespan=lifespan,
     )
     app.state.unmask = AppState(config, batcher, token is not None)

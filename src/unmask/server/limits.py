@@ -10,6 +10,7 @@ from unmask.errors import ModelError, SettingError, UnmaskError
 
 VALUES = 1 << 17  # in the lists and objects of a body, or --max-cells where that is more
 FIELDS = 512  # of one object of a body
+TWO_LENGTHS = "two_lengths"
 LINE, NAME = 1000, 100  # characters of an error, and of the field that it names
 KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
 
@@ -38,6 +39,8 @@ class Refusal(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """The official client retries after 408, 429 and 5xx, unless a header forbids it."""
+        if self.code == TWO_LENGTHS:
+            return {"connection": "close"}  # what follows may be the rest of this request
         if self.status in (429, 503):
             return {"retry-after": "1"}
         return {"x-should-retry": "false"} if self.status in (408, 500) else {}
