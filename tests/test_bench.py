@@ -447,6 +447,25 @@ def made(path, verdicts, **header):
     return str(path)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"model": ', '"modl": ', "the header of 'two' has no 'model'"),
+        ('"recipe": ', '"recip": ', "the header of 'two' has no 'recipe'"),
+        ('"data": ', '"dat": ', "the header of 'two' has no 'data'"),
+        ('"evaluations": 2', f'"evaluations": {"9" * 400}', "row 0 of 'two' has an unknown or wrong 'evaluations'"),
+    ],
+    ids=["model", "recipe", "data", "large"],
+)
+def test_compare_refuses_files_that_were_changed(here, capsys, old, new, words):
+    one, two = made("one", {n: n < 4 for n in range(5)}), made("two", {n: n < 3 for n in range(5)})
+    text = Path(two).read_text()
+    assert old in text
+    Path(two).write_text(text.replace(old, new))
+    assert main(["compare", one, two]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_compare(here, capsys):
     one = made("one", {n: n < 4 for n in range(10)})
     two = made("two", {n: n < 9 for n in range(1, 12)}, cost=3, n=20, surprise={n: n % 9 / 10 for n in range(12)})

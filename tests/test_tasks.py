@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pytest
 from unmask.errors import InputError
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.run import grader
-from unmask.tasks import TASKS, Example, Task, gpqa, mbpp, sandbox, shots, sudoku4
+from unmask.tasks import TASKS, Example, Task, files, gpqa, mbpp, sandbox, shots, sudoku4
 from unmask.tasks.grading import code, plus, same
 from unmask.tasks.grading.boxes import boxed
 from unmask.tasks.puzzles import sudoku
@@ -334,12 +335,24 @@ def test_asserts_of_a_row():
         ("sudoku4", "a.csv", "Puzzle,Solution\n0000,1\n", "not a Sudoku of 4"),
         ("sudoku", "a.txt", "nothing\n", "no Sudoku"),
         ("mbpp+", "a.jsonl.gz", "plain", "cannot read"),
+        pytest.param("gsm8k", "a.jsonl", "[" * 99_999, "line 1 of .* is not JSON", id="deep lines"),
+        pytest.param("gsm8k", "a.json", "[" * 99_999, "is not JSON", id="deep"),
+        pytest.param("sudoku4", "a.csv", f"Puzzle,Solution\n{'0' * 140_000},1\n", "is not CSV", id="a long field"),
     ],
 )
 def test_faulty_files(tmp_path, name, file, content, error):
     (tmp_path / file).write_text(content)
     with pytest.raises(InputError, match=error):
         TASKS[name].examples(tmp_path / file)
+
+
+def test_files_are_bounded(tmp_path, monkeypatch):
+    """A packed file of 3 MB may unpack to 3 GB, and a device never ends."""
+    monkeypatch.setattr(files, "MOST", 1 << 21)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(bytes(1 << 23)))
+    for path in (tmp_path / "a.jsonl.gz", Path("/dev/zero")):
+        with pytest.raises(InputError, match=r"holds more than 2,097,152 bytes: give a part of it"):
+            TASKS["gsm8k"].examples(path)
 
 
 def test_missing_files(tmp_path, monkeypatch):
