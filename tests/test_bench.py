@@ -447,6 +447,28 @@ def made(path, verdicts, **header):
     return str(path)
 
 
+def _fill(path, limit) -> None:
+    """One row, then one more than there is room for."""
+    with rows.JsonLines(path) as file:
+        file.add([{"a": 1}])
+        limit()
+        file.add([{"a": "x" * 99}])
+
+
+def test_a_disk_without_room_is_told(tmp_path):
+    """Closing the file fails, too: that must not hide the reason."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "rows"
+    try:
+        with pytest.raises(InputError, match=r"cannot write the rows: .* earlier rows are kept"):
+            _fill(path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1])))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with rows.JsonLines(path) as file:
+        assert file.lines == [{"a": 1}]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

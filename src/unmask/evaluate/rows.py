@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
@@ -84,6 +84,8 @@ def _write(file: IO[bytes], end: int, lines: Iterable[Line]) -> int:
         os.fsync(file.fileno())
         return file.tell()
     except OSError as error:
+        with suppress(OSError):  # it tries to write the same again, and would hide why
+            file.close()
         raise InputError("cannot write the rows", f"{error.strerror}; earlier rows are kept") from None
 
 

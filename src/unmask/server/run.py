@@ -121,15 +121,18 @@ def serve(
             server_header=False,
         )
         server = Server(options, batcher)
-        on_ready(f"http://{f'[{bound}]' if ':' in bound else bound}:{taken}", server)
+        url = f"http://{f'[{bound}]' if ':' in bound else bound}:{taken}"
         timer = None
         if seconds is not None:
             timer = threading.Timer(seconds, lambda: setattr(server, "should_exit", True))
             timer.daemon = True
-            timer.start()
         try:
+            on_ready(url, server)
+            if timer is not None:
+                timer.start()
             server.run(sockets=[place])
         finally:
             if timer is not None:
                 timer.cancel()
             batcher.close()
+            batcher.join(LAST)
