@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from unmask.core.walk import walk
 from unmask.decoding.prompt import from_prompt, start
 from unmask.errors import InputError, ModelError, SettingError
 from unmask.models import FAMILIES
-from unmask.models.cache import WindowCache, cached
+from unmask.models.cache import BlockCache, WindowCache, cached
 from unmask.models.families.blueprint import Config
 from unmask.models.made.fabricate import fabricate
 from unmask.models.transformer import Transformer
@@ -388,3 +389,26 @@ def test_the_mask_of_mdlm_is_the_tokenizers_where_it_has_one(tmp_path):
     model = load(tmp_path / "mdlm")
     assert model.vocab.mask == model.tokenizer.id("!") != 257
     assert model.head.absent == (model.vocab.mask,)
+
+
+@pytest.mark.parametrize("kind", ["plain", "blocks", "window"])
+def test_a_longer_neighbour_changes_no_bit(kind):
+    """A row's numbers in float32, alone and beside rows of other lengths, for the bundled model of text."""
+    text = load("text")
+    model = {
+        "plain": text,
+        "blocks": BlockCache(replace(text, block_causal=True)),
+        "window": WindowCache(text, 16, before=8, after=8),
+    }[kind]
+    mask = model.vocab.mask
+    rows = [[5, 6, 7, *[mask] * 24], [9] * 17 + [mask] * 24, [1, 2, *[mask] * 24]]
+    together, cache = model.look(state_of(model, rows), torch.arange(3))
+    tokens = state_of(model, rows).tokens.clone()
+    tokens[:, -24] = 11  # a step later, from what is kept
+    after, _ = model.look(state_of(model, rows).replace(tokens=tokens, cache=cache), torch.arange(3))
+    for place, row in enumerate(rows):
+        state = state_of(model, [row])
+        alone, kept = model.look(state, torch.arange(1))
+        assert torch.equal(alone[0], together[place, -len(row) :])
+        later = state.replace(tokens=tokens[place : place + 1, -len(row) :], cache=kept)
+        assert torch.equal(model.look(later, torch.arange(1))[0][0], after[place, -len(row) :])
