@@ -231,3 +231,8 @@ def test_a_recipe_as_0_1_had_it():
     assert old == Recipe("dream", select_temperature=0.3) and old.alg_temp == 0.3
     with pytest.raises(SettingError, match=r"after was removed in 0\.2"):
         Recipe(search="smc", after=0.5)
+
+
+def test_a_recipe_without_end_is_refused() -> None:
+    with pytest.raises(SettingError, match="'/dev/zero' is larger than 1048576 characters: it is another file"):
+        Recipe.load("/dev/zero")

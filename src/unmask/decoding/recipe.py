@@ -36,6 +36,7 @@ BIND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
 }
 
 
+MOST_TEXT = 1 << 20  # characters of a recipe file; a long one has some hundred
 REMOVED = ("after", "until", "temper", "islands", "weight")  # settings of 0.1
 
 
@@ -384,10 +385,13 @@ Recipe.__signature__ = Signature(SHOWN)  # type: ignore[attr-defined]  # help() 
 def read_settings(path: str | Path) -> dict[str, Any]:
     """The names and values of a .toml or .json file, before they are a Recipe."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MOST_TEXT + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SettingError(f"cannot read the recipe {str(path)!r}", str(reason)) from None
+    if len(text) > MOST_TEXT:
+        raise SettingError(f"the recipe {str(path)!r} is larger than {MOST_TEXT} characters", "it is another file")
     return _table(json.loads, text, "JSON") if Path(path).suffix == ".json" else _table(tomllib.loads, text, "TOML")
 
 
