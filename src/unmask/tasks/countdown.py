@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 from unmask.errors import InputError
 from unmask.tasks import files
+from unmask.tasks.grading.python_sums import python_sum
 from unmask.tasks.puzzles import countdown
 from unmask.tasks.task import Example, Puzzle, Source, Task
 
@@ -18,7 +20,8 @@ SIGNS = str.maketrans("×÷−", "*/-")  # how people write them
 END = r"(?!\.?[0-9]| *=| *[-+*/] *[0-9(])"  # where a result is not the beginning of something longer
 STEP = rf"[0-9(][0-9+\-*/() ]*= *[0-9]+(?:\.0+)?{END}"  # one equation, its left side being any arithmetic
 CHAIN = re.compile(rf"(?<![0-9.+\-*/]){STEP}(?: *, *{STEP})*")
-PLAIN = re.compile(r"[0-9]+(?:[-+*/][0-9]+)*")  # arithmetic without brackets and blanks
+FIRST = re.compile(r"\d+[-+*/]\d+")  # how Dream wants a left side to begin
+COUNTED = re.compile(r"\d+(?=[-+*/.=])")  # the numbers of an equation that Dream counts
 
 
 def example(number: str, problem: str, gold: str) -> Example:
@@ -119,11 +122,28 @@ def substring(text: str, example: Example) -> bool:
 
 
 def dream(text: str, example: Example) -> bool:
-    """Dream: the whole text is equations with commas between, without a blank, and they make the target."""
+    """Dream: every left side has the value of its right side to Python, and all numbers that it counts are used up.
+
+    Its faults are kept: `**` and brackets are fine after a first sum, and a number before a bracket is not counted.
+    """
     *numbers, target = example.fields["input"].split(",")
-    equations = text.split(",")
-    plain = all(PLAIN.fullmatch(equation.partition("=")[0]) for equation in equations)
-    return plain and makes(equations, numbers, target)
+    left = Counter(numbers)
+    for equation in text.split(","):
+        sides = equation.split("=")
+        if len(sides) != 2 or not FIRST.match(sides[0]) or not _as_float(sides[1], python_sum(sides[0])):
+            return False
+        left.subtract(COUNTED.findall(equation))
+        left[sides[1]] += 1
+    left[target] -= 1
+    return text.rpartition("=")[2] == target and not any(left.values())
+
+
+def _as_float(text: str, value: complex | None) -> bool:
+    """Whether Python reads this number from a text."""
+    try:
+        return value is not None and value == float(text)
+    except ValueError:
+        return False
 
 
 def extract(text: str, example: Example) -> str | None:

@@ -37,13 +37,14 @@ def flexible(text: str, example: Example) -> bool:
 
 
 def number(text: str) -> Fraction | None:
-    """1,234.50 or $18 as a number."""
-    plain = re.sub(r"[\s$,]|\.$", "", text)
+    """1,234.50, $18, \\$18 or 18\\% as a number."""
+    plain = re.sub(r"\\?[$%]|[\s,]|\.$", "", text)
     return Fraction(plain) if re.fullmatch(r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", plain) else None
 
 
 def extract(text: str, example: Example) -> str | None:
     """The number that the text states as its answer: after ####, in \\boxed{}, or after `answer is`."""
+    text = text.replace("−", "-")
     after_hashes, after_words = (found and found[1] for found in (pattern.search(text) for pattern in SAID))
     return after_hashes or boxed(text) or after_words
 

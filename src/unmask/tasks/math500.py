@@ -27,9 +27,12 @@ def read(path: Path) -> list[Example]:
 
 
 def greedy(text: str) -> str:
-    """PC-Sampler's extraction: from the last `boxed{` of a line to the last `}` on it, dots stripped."""
-    found = re.findall("boxed{(.*)}", text) or re.findall("framebox{(.*)}", text)
-    return str(found[-1]).strip(".") if found else ""
+    """PC-Sampler's extraction: from the last `boxed{` of a line to its last `}`, dots stripped; or of `framebox{`."""
+    for name in ("boxed", "framebox"):
+        found = re.findall(name + "{(.*)}", text)
+        if found and found[-1]:  # an empty last box is passed over
+            return str(found[-1]).strip(".")
+    return ""
 
 
 def substring(text: str, example: Example) -> bool:

@@ -63,10 +63,13 @@ def tagged(text: str, example: Example) -> bool:
 
 
 def dream(text: str, example: Example) -> bool:
-    """Dream: the text, cut to the length of the puzzle, is four lines that obey the rules and keep the givens."""
-    rows = text[: len(example.fields["written"])].strip("\n").split("\n")
-    good = len(rows) == SIDE and all(re.fullmatch("[1-4]{4}", row) for row in rows)
-    return good and solves("".join(rows), example.fields["puzzle"])
+    """Dream: the text, cut to the length of the puzzle, is four lines that obey the rules and keep the givens.
+
+    Blanks around it do not count, and digits of any script are digits.
+    """
+    rows = text[: len(example.fields["written"])].strip().split("\n")
+    good = len(rows) == SIDE and all(len(row) == SIDE and row.isdecimal() for row in rows)
+    return good and solves("".join(str(int(digit)) for digit in "".join(rows)), example.fields["puzzle"])
 
 
 def extract(text: str, example: Example) -> str | None:
