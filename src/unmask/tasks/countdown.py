@@ -14,7 +14,7 @@ from unmask.errors import InputError
 from unmask.tasks import files
 from unmask.tasks.grading.python_sums import python_sum
 from unmask.tasks.puzzles import countdown
-from unmask.tasks.task import Example, Puzzle, Source, Task
+from unmask.tasks.task import Example, Puzzle, Source, Task, named
 
 SIGNS = str.maketrans("×÷−", "*/-")  # how people write them
 END = r"(?!\.?[0-9]| *=| *[-+*/] *[0-9(])"  # where a result is not the beginning of something longer
@@ -197,6 +197,9 @@ def ask_dream(example: Example, shots: Sequence[Example]) -> str:
     return f"{''.join(worked)}Input: {example.fields['input']}\nOutput: "
 
 
+FIELDS = {"input": named("input")}
+SOLVED = {"answer": lambda example: example.gold}
+
 COUNTDOWN = Task(
     name="countdown",
     about="countdown of three to five numbers for the bundled model",
@@ -227,6 +230,8 @@ CHAT = Task(
     shots=3,
     shown=SHOWN,
     chat=True,
+    fields=FIELDS,
+    solved=SOLVED,
 )
 DREAM = Task(
     name="countdown-dream",
@@ -242,4 +247,6 @@ DREAM = Task(
     shots=8,
     pool="same",
     stop=("\n",),
+    fields=FIELDS,
+    solved=SOLVED,
 )

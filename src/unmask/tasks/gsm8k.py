@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unmask.tasks import files
 from unmask.tasks.grading.boxes import boxed
-from unmask.tasks.task import Example, Source, Task
+from unmask.tasks.task import Example, Source, Task, named
 
 LOOSE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")  # what lm-eval takes for a number
 IGNORED = (",", r"\$", r"(?s).*#### ", r"\.$")  # what lm-eval deletes before it compares
@@ -77,4 +77,6 @@ GSM8K = Task(
     shots=4,
     pool="train",
     stop=("Question:", "</s>", "<|im_end|>"),
+    fields={"question": named("question")},
+    solved={"answer": lambda example: example.gold},
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from unmask.errors import InputError
 from unmask.tasks import files
 from unmask.tasks.grading.boxes import boxed
-from unmask.tasks.task import Example, Source, Task
+from unmask.tasks.task import Example, Source, Task, named
 
 SECONDS = 5  # for one formula; math-verify can only watch the clock in the main thread
 
@@ -123,4 +123,6 @@ MATH500 = Task(
     shown=SHOWN,
     chat=True,
     ready=lambda: equal("1", "1"),
+    fields={"problem": named("problem")},
+    solved={"thought": lambda example: str(example.fields["thought"]), "answer": lambda example: example.gold},
 )
