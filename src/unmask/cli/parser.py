@@ -196,7 +196,7 @@ COMMANDS: dict[str, Command] = {
     "prompts": Command(
         "prompts",
         "Write the prompts of a copy of PC-Sampler's repository, the paper's, as files for `unmask eval --prompt`.",
-        "  unmask prompts ./PC-Sampler -o pc-prompts",
+        "  unmask prompts ./PC-Sampler\n  unmask prompts ./PC-Sampler/src/template.py -o pc-prompts",
     ),
     "frequencies": Command(
         "generate",

@@ -34,7 +34,8 @@ def templates(path: str | Path) -> dict[str, str]:
     try:
         tree = ast.parse(files.read(file))
         known = _constants(tree)
-        found = {FUNCTIONS[one.name][0]: _prompt(one, known) for one in tree.body if _writes_prompt(one)}
+        functions = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in FUNCTIONS]
+        found = {FUNCTIONS[one.name][0]: _prompt(one, known) for one in functions}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         why = f"line {error.args[0]}" if isinstance(error, _NotText) else "it does not parse"
         raise InputError(f"cannot read the prompts of {str(file)!r}, {why}", WAY_OUT) from None
@@ -47,10 +48,6 @@ def templates(path: str | Path) -> dict[str, str]:
 
 class _NotText(ValueError):
     """Something at a line of the source that is not a text put together of texts."""
-
-
-def _writes_prompt(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and node.name in FUNCTIONS
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
@@ -66,9 +63,8 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _prompt(function: ast.stmt, known: Texts) -> str:
+def _prompt(function: ast.FunctionDef, known: Texts) -> str:
     """What a function returns, with marks for its arguments."""
-    assert isinstance(function, ast.FunctionDef)
     names, fields = [one.arg for one in function.args.args], FUNCTIONS[function.name][1]
     if len(names) != len(fields):
         raise _NotText(function.lineno)
@@ -109,7 +105,7 @@ def _called(node: ast.Call, method: ast.Attribute, local: Texts) -> str:
     if method.attr == "format" and not given:
         return _formatted(node, whole, {str(one.arg): _text(one.value, local) for one in node.keywords})
     if method.attr == "replace" and len(given) == 2 and not node.keywords:
-        return whole.replace(*given)
+        return whole.replace(given[0], given[1])
     raise _NotText(node.lineno)
 
 
