@@ -299,6 +299,11 @@ def test_examples_of_the_help_work(command, here, capsys):
         from test_convert import averages, weights
 
         torch.save({"state_dict": weights(), "ema": {"shadow_params": averages(weights())}}, "best.ckpt")
+    if command == "prompts":
+        from test_prompts import SOURCE
+
+        Path("PC-Sampler/src").mkdir(parents=True)
+        Path("PC-Sampler/src/template.py").write_text(SOURCE)
     if command != "fabricate":
         fabricate("llada", Path("tiny-llada"))
     if command == "judge":

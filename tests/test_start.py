@@ -41,9 +41,16 @@ ROOMS = {
     "check": "core decoding models",
     "fabricate": "core decoding models",
     "puzzles": "tasks",
+    "prompts": "tasks",
     "frequencies": f"{DECODE} tasks",
 }
-NO_TORCH = {"--version": [], "--help": [], "lm-eval --help": [], "puzzles sudoku --count 1": ["tasks"]}
+NO_TORCH = {
+    "--version": [],
+    "--help": [],
+    "lm-eval --help": [],
+    "puzzles sudoku --count 1": ["tasks"],
+    "prompts --help": ["tasks"],
+}
 
 SLOW = {
     "torch._dynamo",

@@ -170,6 +170,10 @@ GRID = "4321\n1234\n3142\n2413"
         ("gsm8k", " #### 144.00", False, True),
         ("gsm8k", " The answer is $144. I am 99% sure", False, True),
         ("gsm8k", " #### 144\n\nQuestion: 1+1?\nAnswer: 2", True, True),
+        ("gsm8k", " \\boxed{\\$144}", True, True),
+        ("gsm8k", " \\boxed{144\\%}", True, True),
+        ("gsm8k", " #### −144", True, False),  # the published grader does not know this minus sign
+        ("gsm8k", " #### １44", False, False),
         ("problems", " Mia has 2 + 13 = 15. The answer is 15.", True, True),
         ("problems", " Mia has 2 + 13 = 16. The answer is 15.", True, False),  # a false step
         ("problems", " Mia has 13 + 2 = 15, 15 - 0 = 15. The answer is 15.0", True, True),
@@ -189,6 +193,78 @@ def test_where_the_graders_differ(name, said, published, strict):
     if name == "math500":
         pytest.importorskip("math_verify")
     assert TASKS[name].grades(said, ROWS[name]) == (published, strict)
+
+
+# Answers on which the public graders are at odds with a plain reading of their rules: their verdicts, worked out by
+# running their rules on them.
+@pytest.mark.parametrize(
+    ("name", "question", "said", "published"),
+    [
+        ("countdown-dream", "2,3,2,18", "2*3**2=18", True),
+        ("countdown-dream", "2,3,3,18", "2*3**2=18", False),  # the exponent is counted, too
+        ("countdown-dream", "2,3,8", "2**3=8", False),  # it must begin with a sum of two numbers
+        ("countdown-dream", "1,3,2,4", "1+3*(2-1)=4", True),  # a number before a bracket is not counted
+        ("countdown-dream", "9,1,3,12", "9+1*3=12", True),
+        ("countdown-dream", "9,3,1,4", "1+9//3=4", True),
+        ("countdown-dream", "1,49,49,1", "1/49*49=1", False),  # in floats, 0.9999999999999999
+        ("countdown-dream", "7,2,3,5", "7/2=3.5,3.5+3=6.5", False),
+        ("countdown-dream", "2,6,3,15", "2*6=12,12+3= 15", False),
+        ("countdown-dream", "2,6,3,15", "2*6=１２,12+3=15", False),
+        ("countdown-dream", "2,6,3,15", "２*6=12,12+3=15", False),
+        ("countdown-dream", "2,6,3,15", "9*9**9**9=12,12+3=15", False),
+        ("countdown-dream", "2,6,3,15", "2*6/0=12,12+3=15", False),
+        ("countdown-dream", "2,6,3,15", "2*6=twelve,12+3=15", False),
+        ("sudoku4-dream", "0320020430402010", GRID.replace("4", "４"), True),
+        ("sudoku4-dream", "0320020430402010", GRID.replace("4", "٤"), True),
+        ("sudoku4-dream", "0320020430402010", GRID.replace("4", "⁴"), False),
+        ("sudoku4-dream", "0320020430402010", f" {GRID}", False),  # cut to the length of the puzzle first
+        ("sudoku4-dream", "0320020430402010", f"{GRID[:10]}\t{GRID[10:]}", False),
+    ],
+)
+def test_published_verdicts_on_puzzles(name, question, said, published):
+    puzzle = sudoku4.with_lines(sudoku4.example("0", question, ""))
+    example = puzzle if name == "sudoku4-dream" else Example("0", {"input": question}, "")
+    assert TASKS[name].as_published(said, example) is published
+
+
+def test_dream_strips_blanks_around_a_grid_that_is_longer_than_its_digits():
+    example = sudoku4.with_lines(ROWS["sudoku4"], f"{sudoku4.lines('0320020430402010')}\n")
+    assert TASKS["sudoku4-dream"].as_published(f"\u3000{GRID}", example)
+
+
+@pytest.mark.parametrize(
+    ("said", "gold", "published"),
+    [
+        ("\\framebox{9}\n\\boxed{}", "9", True),  # an empty last box is passed over
+        ("\\boxed{}\n\\framebox{9}", "9", True),
+        ("\\boxed{9}\n\\boxed{}", "9", False),  # but not for another \\boxed
+        ("\\boxed{8}\n\\framebox{9}", "9", False),
+        ("\\boxed{\\framebox{9}}", "9", True),
+        ("\\boxed{\\$9}", "9", True),
+        ("\\boxed{9\\%}", "9", True),
+        ("\\boxed{−9}", "-9", False),
+        ("\\boxed{９}", "9", False),
+        ("\\boxed{\n9}", "9", False),
+        ("\\boxed {9}", "9", False),
+    ],
+)
+def test_published_verdicts_on_boxes(said, gold, published):
+    assert TASKS["math500"].as_published(said, Example("0", {}, gold)) is published
+
+
+@pytest.mark.parametrize(
+    ("said", "choices", "letter"),
+    [
+        ("- 7", ["- 5", "5", "6", "- 7"], None),  # its blank is stripped where it is found, not where it is looked up
+        ("- 5", ["- 5", "5", "6", "- 7"], "B"),
+        ("It is THAT", ["this", "that", "That!", "both"], "C"),  # of equal choices the last
+        ("（A）", ["this", "that", "neither", "both"], None),
+        ("Answer:\n B", ["this", "that", "neither", "both"], "B"),
+    ],
+)
+def test_published_verdicts_on_choices(said, choices, letter):
+    right = [gold for gold in "ABCD" if TASKS["gpqa"].as_published(said, Example("0", {"choices": choices}, gold))]
+    assert right == [letter] * (letter is not None)
 
 
 def test_gpqa():

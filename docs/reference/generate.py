@@ -88,7 +88,10 @@ ROWS = {
         "limit": "`--limit`; null: all questions",
         "recipe": "settings that differ from the defaults",
         "chat": "whether prompts went through the chat template",
+        "template": "the prompt: `ours`, or the name of the file of `--prompt`; null for puzzles",
+        "template_sha256": "SHA-256 of that file; null without one",
         "shots": "SHA-256 of the file of worked examples; null without one",
+        "background": "SHA-256 of the background table of the recipe; null without one",
         "n": "questions that are asked",
         "skipped": "questions that are left out, because there is nothing to solve",
     },
@@ -113,6 +116,7 @@ ROWS = {
         "surprise": "nats per position",
         "finish": "what ended the text: `end` (an end token), `stop` (a stop string) or `length` (the canvas was full)",
         "group": "size of the question, as `3 steps`; null for tasks without sizes",
+        "template": "the prompt: `ours`, or name and first digits of the SHA-256 of its file; null for puzzles",
     },
 }
 

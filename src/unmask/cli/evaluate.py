@@ -23,12 +23,12 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, unknown
 from unmask.evaluate import rows
 from unmask.evaluate.compare import summary
-from unmask.evaluate.header import header, sha256
+from unmask.evaluate.header import asked, header
 from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift
 from unmask.models import fingerprint
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
-from unmask.tasks import TASKS, Example, Task, shots
+from unmask.tasks import TASKS, Example, Task, shots, with_prompt
 from unmask.tasks.task import located
 from unmask.train import documents, prose
 from unmask.train.words import MASK
@@ -51,7 +51,7 @@ def run_eval(args: Namespace) -> None:
     if args.task == "text":
         _eval_text(args)
         return
-    task = TASKS[args.task]
+    task = _task(args)
     _check_flags(args, task)
     recipe = flags.to_recipe(args)
     if task.puzzle is None and recipe.length is None:
@@ -60,7 +60,8 @@ def run_eval(args: Namespace) -> None:
     name = _model(args, task.bundled)
     recipe = _default(args, name, task, recipe)
     about = _header(args, name) | {"recipe": recipe.to_dict()}
-    about |= {"chat": _chat(args, task), "shots": sha256(args.shots), "n": len(questions), "skipped": skipped}
+    about |= asked(task, recipe, args.shots)
+    about |= {"chat": _chat(args, task), "n": len(questions), "skipped": skipped}
     with rows.opened(args.rows, about) as kept:
         if kept.missing:
             _run(args, task, questions, recipe, kept)
@@ -93,10 +94,17 @@ def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe,
 # --- the questions ---------------------------------------------------------------------------------------------------
 
 
+def _task(args: Namespace) -> Task:
+    """The task, with the prompt that was given."""
+    task = TASKS[args.task]
+    for name in ("chat", "prompt"):
+        if task.puzzle is not None and getattr(args, name) is not None:
+            raise InputError(f"--{name} has no effect on {task.name}, whose model is given a canvas", "leave it out")
+    return task if args.prompt is None else with_prompt(task, args.prompt)
+
+
 def _check_flags(args: Namespace, task: Task) -> None:
     """Refuse flags that the task has no use for."""
-    if task.puzzle is not None and args.chat is not None:
-        raise InputError(f"--chat has no effect on {task.name}, whose model is given a canvas", "leave it out")
     if args.shots is not None and (task.shown or not task.shots):
         raise InputError(f"--shots has no effect on {task.name}, which has its own worked examples", "leave it out")
     if args.insist and not task.programs:
@@ -167,7 +175,7 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 
 def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
-    refuse(args, ("shots", "chat", "batch", "insist", "max_rows", "compile"), "text")
+    refuse(args, ("shots", "prompt", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
     model = models.load_model(args, _model(args, "text"))
@@ -246,6 +254,7 @@ def add_eval(parser: ArgumentParser) -> None:
     about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
     flag(parser, "--data FILE", about)
     flag(parser, "--shots FILE", "questions to draw worked examples from: gsm8k's training file")
+    flag(parser, "--prompt FILE", "ask with this prompt instead of ours, as docs/guide/prompts.md says")
     flag(parser, "--limit N", "only the first N questions, or windows of text (a CPU reads about one a second) [all]")
     flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")

@@ -21,7 +21,8 @@ from unmask.evaluate.paper.output import draw, markdown
 from unmask.models.files.checkpoint import DTYPES
 
 OUT = "runs/paper"
-FLAGS = "on limit model data shots judge_device no_pictures dtype compile".split()  # that need an experiment
+FLAGS = "on limit model data shots prompt judge_device no_pictures dtype compile".split()  # that need an experiment
+FILES = ("data", "shots", "prompt", "background")
 
 
 def run_paper(args: Namespace) -> None:
@@ -60,6 +61,7 @@ def _job(args: Namespace, experiment: Experiment, place: Place, bar: Progress) -
         model=args.model,
         data=args.data,
         shots=args.shots,
+        prompt=args.prompt,
         background=args.background,
         judge=judge,
         on_progress=lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
@@ -96,10 +98,10 @@ def _points(found: Sequence[dict[str, Any]]) -> list[tuple[str, list[dict[str, A
 
 def _command(args: Namespace, place: Place) -> str:
     words = ["unmask", "paper", args.name, "--on", place.name]
-    for name in ("out", "model", "device", "dtype", "limit", "data", "shots", "background"):
+    for name in ("out", "model", "device", "dtype", "limit", *FILES):
         value = getattr(args, name)
         if value not in (None, "cpu", OUT):
-            words += [f"--{name}", Path(value).name if name in ("data", "background") else str(value)]
+            words += [f"--{name}", Path(value).name if name in FILES else str(value)]
     flags = [f"--{name.replace('_', '-')}" for name in ("compile", "no_pictures") if getattr(args, name)]
     return shlex.join([*words, *flags])
 
@@ -135,6 +137,7 @@ def add_paper(parser: ArgumentParser) -> None:
     flag(parser, "--compile", "compile the network: pays for many cells on a GPU")
     flag(parser, "--data FILE", "the questions; puzzles of the bundled models are made")
     flag(parser, "--shots FILE", "questions to draw worked examples from")
+    flag(parser, "--prompt FILE", "ask with this prompt instead of ours, as docs/guide/prompts.md says")
     about = "counts of the model's tokens, which PC-Sampler needs; `unmask frequencies` makes them"
     flag(parser, "--background FILE", about)
     about = f"the judge of texts: a name, directory or hub id; none: only sample [{DEFAULT}]"

@@ -193,6 +193,11 @@ COMMANDS: dict[str, Command] = {
   unmask puzzles problems --count 20 --form plain --people 4 -o questions.jsonl
   unmask puzzles sudoku --count 1000 --solved -o grids.txt""",
     ),
+    "prompts": Command(
+        "prompts",
+        "Write the prompts of a copy of PC-Sampler's repository, the paper's, as files for `unmask eval --prompt`.",
+        "  unmask prompts ./PC-Sampler\n  unmask prompts ./PC-Sampler/src/template.py -o pc-prompts",
+    ),
     "frequencies": Command(
         "generate",
         "Count the tokens of texts: the background table that the sampler pc needs.",

@@ -85,15 +85,21 @@ def load(path: str | Path) -> Background:
 
     The name of a bundled model stands for its own table.
     """
-    if str(path) in BUNDLED and not Path(path).is_file():
+    file = located(path)
+    if file != Path(path):
         config = json.loads((WEIGHTS / str(path) / "config.json").read_text(encoding="utf-8"))
-        found = load(WEIGHTS / str(path) / "background.json")
-        return replace(found, name=str(path), model=str(path), width=config["vocabulary"])
+        return replace(load(file), name=str(path), model=str(path), width=config["vocabulary"])
     try:
         stamp = Path(path).stat().st_mtime_ns
     except (OSError, ValueError):  # _load says why
         stamp = 0
     return _load(str(path), stamp)
+
+
+def located(path: str | Path) -> Path:
+    """The file of a table: the given one, or that of a bundled model."""
+    bundled = str(path) in BUNDLED and not Path(path).is_file()
+    return WEIGHTS / str(path) / "background.json" if bundled else Path(path)
 
 
 @lru_cache(maxsize=8)

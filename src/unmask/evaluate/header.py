@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from unmask._version import __version__
+from unmask.decoding import background
+from unmask.decoding.recipe import Recipe
 from unmask.models import on_device
-from unmask.tasks import files
+from unmask.tasks import Task, files
 
 
 def header(
@@ -43,6 +45,21 @@ def header(
         "limit": limit,
         **origin(on_device(model, device)),
     }
+
+
+def asked(task: Task, recipe: Recipe, shots: str | Path | None) -> dict[str, str | None]:
+    """The prompt, the worked examples and the background table of a run, by their contents."""
+    return {
+        "template": task.wording.name if task.puzzle is None else None,
+        "template_sha256": task.wording.sha256,
+        "shots": sha256(shots),
+        "background": table_sha256(recipe),
+    }
+
+
+def table_sha256(recipe: Recipe) -> str | None:
+    """The hash of the background table that a recipe names, where it names one."""
+    return None if recipe.background is None else sha256(background.located(recipe.background))
 
 
 def sha256(file: str | Path | None) -> str | None:

@@ -28,10 +28,13 @@ SAME = {  # header fields that a resumed run must share with its file, and their
     "loading": "how the model is loaded",
     "sha256": "the SHA-256 of the data",
     "shots": "the SHA-256 of the worked examples",
+    "template_sha256": "the SHA-256 of the prompt's file",
+    "background": "the SHA-256 of the background table",
     "chat": "chat",
     "limit": "limit",
     "recipe": "the recipe",
 }
+LATER = ("template_sha256", "background")  # not in headers of version 0.1, whose runs keep their identity
 ORIGIN = ("version", "torch", "device", "machine", "commit")  # may change on resuming; the change is recorded
 
 
@@ -203,6 +206,7 @@ class Row:
     surprise: float | None = None  # nats a position; None in rows of older versions
     finish: str | None = None  # what ended the text: end, stop or length; None in rows of older versions
     group: str | None = None  # questions of one size, whose figures are also given apart
+    template: str | None = None  # the prompt that it was asked with: ours, or a file and its hash; None for puzzles
 
 
 LARGEST = 2**63  # whole numbers of a row are below: sums of larger ones are not floats
@@ -249,6 +253,11 @@ def read(path: str | Path) -> Rows:
     if found is None:
         raise InputError(f"{str(path)!r} is empty", "`unmask eval … --rows FILE` writes rows")
     return found
+
+
+def identity(header: Mapping[str, Any]) -> Line:
+    """What makes two runs differ: the fields of a header that they must share."""
+    return {name: header.get(name) for name in SAME if name not in LATER or header.get(name) is not None}
 
 
 def check_place(path: str | None) -> None:
@@ -324,6 +333,8 @@ def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], path: str) ->
     found = []
     for name, words in SAME.items():
         one, two = there.get(name), here.get(name)
+        if name == "background" and name not in there:  # nobody wrote down which table version 0.1 read
+            continue
         if name == "recipe" and isinstance(one, dict) and isinstance(two, dict):
             one, two = ({ALIASES.get(key, key): value for key, value in some.items()} for some in (one, two))
             keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]

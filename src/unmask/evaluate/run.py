@@ -214,6 +214,7 @@ def _row(task: Task, question: Question, given: list[int], found: Result, share:
         surprise=found.best.surprise,
         finish=found.finish,
         group=task.group(example),
+        template=None if puzzle is not None else str(task.wording),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, problems, sudoku, sudoku4
 from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task, puzzle_of, shots
+from unmask.tasks.templates import with_prompt
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -25,4 +26,4 @@ TASKS: dict[str, Task] = {
     )
 }
 
-__all__ = ["TASKS", "Example", "Outcome", "Program", "Puzzle", "Run", "Task", "puzzle_of", "shots"]
+__all__ = ["TASKS", "Example", "Outcome", "Program", "Puzzle", "Run", "Task", "puzzle_of", "shots", "with_prompt"]

@@ -5,20 +5,23 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
 from unmask.errors import InputError
 from unmask.tasks import files
+from unmask.tasks.grading.python_sums import python_sum
 from unmask.tasks.puzzles import countdown
-from unmask.tasks.task import Example, Puzzle, Source, Task
+from unmask.tasks.task import Example, Puzzle, Source, Task, named
 
 SIGNS = str.maketrans("×÷−", "*/-")  # how people write them
 END = r"(?!\.?[0-9]| *=| *[-+*/] *[0-9(])"  # where a result is not the beginning of something longer
 STEP = rf"[0-9(][0-9+\-*/() ]*= *[0-9]+(?:\.0+)?{END}"  # one equation, its left side being any arithmetic
 CHAIN = re.compile(rf"(?<![0-9.+\-*/]){STEP}(?: *, *{STEP})*")
-PLAIN = re.compile(r"[0-9]+(?:[-+*/][0-9]+)*")  # arithmetic without brackets and blanks
+FIRST = re.compile(r"\d+[-+*/]\d+")  # how Dream wants a left side to begin
+COUNTED = re.compile(r"\d+(?=[-+*/.=])")  # the numbers of an equation that Dream counts
 
 
 def example(number: str, problem: str, gold: str) -> Example:
@@ -119,11 +122,28 @@ def substring(text: str, example: Example) -> bool:
 
 
 def dream(text: str, example: Example) -> bool:
-    """Dream: the whole text is equations with commas between, without a blank, and they make the target."""
+    """Dream: every left side has the value of its right side to Python, and all numbers that it counts are used up.
+
+    Its faults are kept: `**` and brackets are fine after a first sum, and a number before a bracket is not counted.
+    """
     *numbers, target = example.fields["input"].split(",")
-    equations = text.split(",")
-    plain = all(PLAIN.fullmatch(equation.partition("=")[0]) for equation in equations)
-    return plain and makes(equations, numbers, target)
+    left = Counter(numbers)
+    for equation in text.split(","):
+        sides = equation.split("=")
+        if len(sides) != 2 or not FIRST.match(sides[0]) or not _as_float(sides[1], python_sum(sides[0])):
+            return False
+        left.subtract(COUNTED.findall(equation))
+        left[sides[1]] += 1
+    left[target] -= 1
+    return text.rpartition("=")[2] == target and not any(left.values())
+
+
+def _as_float(text: str, value: complex | None) -> bool:
+    """Whether Python reads this number from a text."""
+    try:
+        return value is not None and value == float(text)
+    except ValueError:
+        return False
 
 
 def extract(text: str, example: Example) -> str | None:
@@ -177,6 +197,9 @@ def ask_dream(example: Example, shots: Sequence[Example]) -> str:
     return f"{''.join(worked)}Input: {example.fields['input']}\nOutput: "
 
 
+FIELDS = {"input": named("input")}
+SOLVED = {"answer": lambda example: example.gold}
+
 COUNTDOWN = Task(
     name="countdown",
     about="countdown of three to five numbers for the bundled model",
@@ -207,6 +230,8 @@ CHAT = Task(
     shots=3,
     shown=SHOWN,
     chat=True,
+    fields=FIELDS,
+    solved=SOLVED,
 )
 DREAM = Task(
     name="countdown-dream",
@@ -222,4 +247,6 @@ DREAM = Task(
     shots=8,
     pool="same",
     stop=("\n",),
+    fields=FIELDS,
+    solved=SOLVED,
 )

@@ -9,9 +9,10 @@ from pathlib import Path
 from random import Random
 
 from unmask.tasks import files
-from unmask.tasks.task import Example, Source, Task
+from unmask.tasks.task import Example, Field, Source, Task, named
 
 LETTERS = "ABCD"
+CHOICES = tuple(f"choice{number}" for number in (1, 2, 3, 4))
 WRONG = [f"Incorrect Answer {number}" for number in (1, 2, 3)]
 
 
@@ -45,9 +46,9 @@ def flexible(text: str, example: Example) -> bool:
         return bool(found[-1] == example.gold)
     choices = [plain(choice.strip()) for choice in example.fields["choices"]]
     found = re.findall("|".join(map(re.escape, choices)), plain(text))
-    if found and found[-1]:
-        last = max(place for place, choice in enumerate(choices) if choice == found[-1])
-        return LETTERS[last] == example.gold
+    last = found[-1].strip() if found else ""
+    if last:  # a choice with a blank at its end is never met: lm-eval strips what it finds
+        return dict(zip(choices, LETTERS, strict=True)).get(last, last.upper()) == example.gold
     found = re.findall(r":\s*([A-D])", text)
     return bool(found) and bool(found[-1] == example.gold)
 
@@ -78,8 +79,18 @@ def ask(example: Example, shots: Sequence[Example]) -> str:
 
 
 def _question(example: Example) -> str:
-    choices = [f"({letter}) {choice}" for letter, choice in zip(LETTERS, example.fields["choices"], strict=True)]
-    return "\n".join([f"Question: {example.fields['question']}", "Choices:", *choices, "Answer:"])
+    return f"Question: {example.fields['question']}\nChoices:\n{lettered(example)}\nAnswer:"
+
+
+def lettered(example: Example) -> str:
+    """The four choices, a line each."""
+    choices = zip(LETTERS, example.fields["choices"], strict=True)
+    return "\n".join(f"({letter}) {choice}" for letter, choice in choices)
+
+
+def choice(place: int) -> Field:
+    """One of the choices alone."""
+    return Field(lambda example: str(example.fields["choices"][place]), (CHOICES[place],))
 
 
 GPQA = Task(
@@ -98,4 +109,10 @@ GPQA = Task(
     shots=5,
     pool="others",
     stop=("</s>", "Question:", "<|im_end|>"),
+    fields={
+        "question": named("question"),
+        "choices": Field(lettered, CHOICES),
+        **{name: choice(place) for place, name in enumerate(CHOICES)},
+    },
+    solved={"answer": lambda example: example.gold},
 )

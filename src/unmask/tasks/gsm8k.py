@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unmask.tasks import files
 from unmask.tasks.grading.boxes import boxed
-from unmask.tasks.task import Example, Source, Task
+from unmask.tasks.task import Example, Source, Task, named
 
 LOOSE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")  # what lm-eval takes for a number
 IGNORED = (",", r"\$", r"(?s).*#### ", r"\.$")  # what lm-eval deletes before it compares
@@ -37,13 +37,14 @@ def flexible(text: str, example: Example) -> bool:
 
 
 def number(text: str) -> Fraction | None:
-    """1,234.50 or $18 as a number."""
-    plain = re.sub(r"[\s$,]|\.$", "", text)
+    """1,234.50, $18, \\$18 or 18\\% as a number."""
+    plain = re.sub(r"\\?[$%]|[\s,]|\.$", "", text)
     return Fraction(plain) if re.fullmatch(r"-?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", plain) else None
 
 
 def extract(text: str, example: Example) -> str | None:
     """The number that the text states as its answer: after ####, in \\boxed{}, or after `answer is`."""
+    text = text.replace("−", "-")
     after_hashes, after_words = (found and found[1] for found in (pattern.search(text) for pattern in SAID))
     return after_hashes or boxed(text) or after_words
 
@@ -76,4 +77,6 @@ GSM8K = Task(
     shots=4,
     pool="train",
     stop=("Question:", "</s>", "<|im_end|>"),
+    fields={"question": named("question")},
+    solved={"answer": lambda example: example.gold},
 )

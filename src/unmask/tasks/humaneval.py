@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unmask.tasks import files
 from unmask.tasks.grading import code, plus
-from unmask.tasks.task import Example, Program, Source, Task, unrun
+from unmask.tasks.task import Example, Field, Program, Source, Task, named, unrun
 
 STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 
@@ -72,6 +72,7 @@ HUMANEVAL = Task(
         lambda text, example: tested(sanitised(text, example), example),
         lambda text, example: tested(completed(text, example), example),
     ),
+    fields={"prompt": named("prompt"), "entry_point": Field(lambda example: str(example.fields["entry_point"]))},
 )
 PLUS = replace(
     HUMANEVAL,

@@ -10,7 +10,7 @@ from pathlib import Path
 from unmask.errors import InputError
 from unmask.tasks import files
 from unmask.tasks.grading.boxes import boxed
-from unmask.tasks.task import Example, Source, Task
+from unmask.tasks.task import Example, Source, Task, named
 
 SECONDS = 5  # for one formula; math-verify can only watch the clock in the main thread
 
@@ -27,9 +27,12 @@ def read(path: Path) -> list[Example]:
 
 
 def greedy(text: str) -> str:
-    """PC-Sampler's extraction: from the last `boxed{` of a line to the last `}` on it, dots stripped."""
-    found = re.findall("boxed{(.*)}", text) or re.findall("framebox{(.*)}", text)
-    return str(found[-1]).strip(".") if found else ""
+    """PC-Sampler's extraction: from the last `boxed{` of a line to its last `}`, dots stripped; or of `framebox{`."""
+    for name in ("boxed", "framebox"):
+        found = re.findall(name + "{(.*)}", text)
+        if found and found[-1]:  # an empty last box is passed over
+            return str(found[-1]).strip(".")
+    return ""
 
 
 def substring(text: str, example: Example) -> bool:
@@ -120,4 +123,6 @@ MATH500 = Task(
     shown=SHOWN,
     chat=True,
     ready=lambda: equal("1", "1"),
+    fields={"problem": named("problem")},
+    solved={"thought": lambda example: str(example.fields["thought"]), "answer": lambda example: example.gold},
 )

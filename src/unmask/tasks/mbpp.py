@@ -10,7 +10,7 @@ from pathlib import Path
 from unmask.errors import InputError
 from unmask.tasks import files
 from unmask.tasks.grading import code, plus
-from unmask.tasks.task import Example, Program, Source, Task, unrun
+from unmask.tasks.task import Example, Field, Program, Source, Task, named, unrun
 
 STOP = ("\nclass", "\n#", "\nif", "\nprint")
 TEST = range(11, 511)  # task ids of the test split
@@ -40,8 +40,12 @@ def described(row: files.Row) -> dict[str, object]:
 
 def ask(example: Example, shots: Sequence[Example]) -> str:
     """The sentence, three asserts, and an opened fence right after them, as Open-dLLM has it."""
-    tests = "\n".join(example.fields["test_list"][:3])
-    return f"{example.fields['text']} Your code should pass these tests:\n\n{tests}```python\n"
+    return f"{example.fields['text']} Your code should pass these tests:\n\n{tests(example)}```python\n"
+
+
+def tests(example: Example) -> str:
+    """The asserts that the prompt shows: three, a line each."""
+    return "\n".join(example.fields["test_list"][:3])
 
 
 def extract(text: str, example: Example) -> str | None:
@@ -80,6 +84,7 @@ MBPP = Task(
     length=128,
     stop=STOP,
     programs=(published, tested),
+    fields={"text": named("text"), "tests": Field(tests, ("tests",))},
 )
 PLUS = replace(
     MBPP,

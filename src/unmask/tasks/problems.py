@@ -12,7 +12,7 @@ from unmask.tasks import files
 from unmask.tasks.grading.steps import equations
 from unmask.tasks.gsm8k import LOOSE, NUMBER, number
 from unmask.tasks.puzzles.word_problems import SOLUTION
-from unmask.tasks.task import Example, Source, Task
+from unmask.tasks.task import Example, Source, Task, named
 
 STATED = re.compile(rf"answer is:?\s*({NUMBER})", re.IGNORECASE)
 ENGLISH = frozenset(
@@ -142,4 +142,5 @@ PROBLEMS = Task(
     bundled="text",
     recipe={"temperature": 0.0},  # a sum has one answer
     group=group,
+    fields={"question": named("question")},
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unmask.errors import InputError
 from unmask.tasks import files
-from unmask.tasks.task import Example, Source, Task
+from unmask.tasks.task import Example, Field, Source, Task, named
 
 SIDE, CELLS = 4, 16
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -63,10 +63,13 @@ def tagged(text: str, example: Example) -> bool:
 
 
 def dream(text: str, example: Example) -> bool:
-    """Dream: the text, cut to the length of the puzzle, is four lines that obey the rules and keep the givens."""
-    rows = text[: len(example.fields["written"])].strip("\n").split("\n")
-    good = len(rows) == SIDE and all(re.fullmatch("[1-4]{4}", row) for row in rows)
-    return good and solves("".join(rows), example.fields["puzzle"])
+    """Dream: the text, cut to the length of the puzzle, is four lines that obey the rules and keep the givens.
+
+    Blanks around it do not count, and digits of any script are digits.
+    """
+    rows = text[: len(example.fields["written"])].strip().split("\n")
+    good = len(rows) == SIDE and all(len(row) == SIDE and row.isdecimal() for row in rows)
+    return good and solves("".join(str(int(digit)) for digit in "".join(rows)), example.fields["puzzle"])
 
 
 def extract(text: str, example: Example) -> str | None:
@@ -128,6 +131,12 @@ def with_lines(one: Example, written: str | None = None) -> Example:
     return Example(one.id, {**one.fields, "written": grid}, one.gold)
 
 
+FIELDS = {
+    "puzzle": named("puzzle"),
+    "rows": Field(lambda example: lines(example.fields["puzzle"]), ("puzzle",)),
+}
+SOLVED = {"answer": lambda example: example.gold, "answer_rows": lambda example: lines(example.gold)}
+
 SUDOKU4 = Task(
     name="sudoku4",
     about="4 × 4 Sudoku as text, five solved examples; the digits of the one solution must be met to the letter",
@@ -142,6 +151,8 @@ SUDOKU4 = Task(
     shots=5,
     shown=SHOWN,
     chat=True,
+    fields=FIELDS,
+    solved=SOLVED,
 )
 DREAM = Task(
     name="sudoku4-dream",
@@ -157,4 +168,6 @@ DREAM = Task(
     shots=8,
     pool="same",
     stop=("\n\n",),
+    fields=FIELDS,
+    solved=SOLVED,
 )

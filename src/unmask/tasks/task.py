@@ -69,6 +69,30 @@ class Puzzle:
 
 
 @dataclass(frozen=True)
+class Field:
+    """Something of a question that a template may name."""
+
+    text: Callable[[Example], str]
+    says: tuple[str, ...] = ()  # the parts of the question that it holds; a template must hold all of them
+
+
+def named(name: str) -> Field:
+    """A field of the question as it is in the example."""
+    return Field(lambda example: str(example.fields[name]), (name,))
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Which prompt a task asks with: the package's own, or that of a file."""
+
+    name: str = "ours"
+    sha256: str | None = None  # of the file
+
+    def __str__(self) -> str:
+        return self.name if self.sha256 is None else f"{self.name} {self.sha256[:16]}"
+
+
+@dataclass(frozen=True)
 class Task:
     """One evaluation. `as_published` gives the verdicts of the public grader, `strict` the truth."""
 
@@ -94,6 +118,9 @@ class Task:
     recipe: Mapping[str, Any] = field(default_factory=dict)  # settings over the model's default recipe
     group: Callable[[Example], str | None] = lambda example: None  # questions whose figures are also given apart
     puzzle: Puzzle | None = None  # for a model of its own tokens, which is given a canvas and not a prompt
+    fields: Mapping[str, Field] = field(default_factory=dict)  # what a template may name of a question
+    solved: Mapping[str, Callable[[Example], str]] = field(default_factory=dict)  # and besides of a worked example
+    wording: Wording = Wording()  # the prompt that `ask` writes
 
     def examples(self, path: str | Path | None = None, limit: int | None = None) -> list[Example]:
         """The questions of a file; without one, of the hub's."""

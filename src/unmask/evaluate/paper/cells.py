@@ -20,7 +20,7 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
 from unmask.evaluate import batch, compare, rows
 from unmask.evaluate.compare import summary
-from unmask.evaluate.header import header
+from unmask.evaluate.header import asked, header, table_sha256
 from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
 from unmask.evaluate.paper.plan import Cell, Experiment, Place
 from unmask.evaluate.run import canvases, prompts, resume, sift
@@ -28,7 +28,7 @@ from unmask.evaluate.stats import Floats, Places, bootstrap
 from unmask.models import Denoiser, fingerprint, load
 from unmask.models.transformer import compiled
 from unmask.models.wrap import Chunked
-from unmask.tasks import TASKS, shots
+from unmask.tasks import TASKS, Task, shots, with_prompt
 from unmask.tasks.puzzles import held_out
 
 Figures = dict[str, Any]
@@ -51,6 +51,7 @@ class PaperRun:
     model: str | None = None  # instead of the place's
     data: str | None = None  # the questions; puzzles are made without
     shots: str | None = None  # worked examples, where the task draws them from a file
+    prompt: str | None = None  # a file with the prompt of the task, instead of ours
     background: str | None = None  # of PC-Sampler, for models that bring none
     judge: Callable[[], Judge] | None = None  # None: texts are sampled and not judged
     on_progress: Progress = lambda what, done, total: None
@@ -69,7 +70,7 @@ class PaperRun:
 
     def rows(self, about: Figures, ending: str = "rows") -> str:
         """The file of a run: experiments that share a run share the file."""
-        identity = json.dumps({name: about.get(name) for name in rows.SAME}, sort_keys=True)
+        identity = json.dumps(rows.identity(about), sort_keys=True)
         folder = self.folder / "rows"
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder / f"{about['task']}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.{ending}.jsonl")
@@ -77,10 +78,23 @@ class PaperRun:
 
 def run(job: PaperRun) -> list[Figures]:
     """The figures of every cell, in order."""
+    _asked(job)  # before the long work
     model = load(job.model or job.place.model, job.device, job.dtype)
     model = compiled(model) if job.compile else model
     found = KINDS[job.experiment.measures(job.place)](job, model)
     return [{"cell": cell.name, "labels": cell.labels, **one} for cell, one in zip(job.cells, found, strict=True)]
+
+
+def _asked(job: PaperRun) -> Task | None:
+    """The task of the place as it is asked; None for texts. Files that it has no use for are refused."""
+    task = None if job.place.task is None else TASKS[job.place.task]
+    if job.prompt is not None and task is not None and task.puzzle is None:
+        task = with_prompt(task, job.prompt)
+    elif job.prompt is not None:
+        raise InputError(f"--prompt has no effect on {job.place.name}", "leave it out")
+    if job.shots is not None and (task is None or task.shown or not task.shots):
+        raise InputError(f"--shots has no effect on {job.place.name}", "leave it out")
+    return task
 
 
 def _each(job: PaperRun, verb: str) -> Iterator[Cell]:
@@ -90,7 +104,7 @@ def _each(job: PaperRun, verb: str) -> Iterator[Cell]:
         job.on_cell(f"{job.place.name}: {verb} cell {place} of {len(job.cells)}, {cell.name}")
 
 
-def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None) -> dict[str, Any]:
+def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None, task: Task | None = None) -> dict[str, Any]:
     """The header of a cell's rows."""
     name = job.model or job.place.model
     about = header(
@@ -104,7 +118,8 @@ def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None) -> d
         limit=job.limit,
     )
     begun = {"data": job.place.prompt, "sha256": _hash(job.place.prompt)} if job.place.prompt else {}
-    return about | begun | {"recipe": recipe.to_dict(), "n": n}
+    used = {"background": table_sha256(recipe)} if task is None else asked(task, recipe, job.shots)
+    return about | begun | used | {"recipe": recipe.to_dict(), "n": n}
 
 
 def _hash(text: str) -> str:
@@ -121,8 +136,8 @@ def _weights(name: str) -> str | None:
 
 
 def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
-    assert job.place.task is not None
-    task, data = TASKS[job.place.task], job.data or made(job)
+    task, data = _asked(job), job.data or made(job)
+    assert task is not None
     if task.puzzle is not None:
         questions = sift(task, canvases(task, task.examples(data, job.n))).fit
     else:
@@ -133,7 +148,7 @@ def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
     found = []
     for cell in _each(job, "decoded"):
         recipe = job.recipe(cell)
-        about = _header(job, recipe, len(questions), data)
+        about = _header(job, recipe, len(questions), data, task)
         with rows.opened(job.rows(about), about) as kept:
             if kept.missing:
                 resume(task, model, questions, recipe, kept, on_rows=partial(job.on_progress, cell.name))
@@ -152,7 +167,8 @@ def _of_task(job: PaperRun, cell: Cell, graded: dict[str, list[rows.Row]]) -> Fi
 
 def _about(about: dict[str, Any]) -> Figures:
     return {
-        name: about.get(name) for name in ("model", "weights", "dtype", "recipe", "machine", "date", "commit", "data")
+        name: about.get(name)
+        for name in ("model", "weights", "dtype", "recipe", "machine", "date", "commit", "data", "template")
     }
 
 

@@ -41,6 +41,8 @@ def _origin(place: Place, found: Sequence[Figures]) -> str:
     dates = sorted({str(one["date"])[:10] for one in found if one.get("date")})
     commits = sorted({str(one["commit"])[:10] for one in found if one.get("commit")})
     asked = place.task or (f"text after “{place.prompt}”" if place.prompt else "text from nothing")
+    if found[0].get("template") not in (None, "ours"):
+        asked += f" with the prompt {found[0]['template']}"
     days = " to ".join(dict.fromkeys(dates[:1] + dates[-1:]))
     dtype = f" in {found[0]['dtype']}" if found[0].get("dtype") else ""
     text = f"Model {found[0]['model']}{dtype}, {asked}; {', '.join(machines)}; {days}"
