@@ -56,7 +56,8 @@ class Setup:
         rows = ~self.sampler.done(state, step) & (state.open > 0)
         if not self.meets(state):
             return rows
-        return rows & (_block(state) == _first_block(state, rows).repeat_interleave(state.particles))
+        first = _first_block(state, rows)[:, None].expand(-1, state.particles).reshape(-1)
+        return rows & (_block(state) == first)
 
     def meets(self, state: State) -> bool:
         """Whether particles are resampled where all of them have entered a block of the model's attention."""

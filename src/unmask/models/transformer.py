@@ -69,10 +69,11 @@ class Transformer:
 
     @torch.no_grad()
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
+        if rows.is_cuda or not state.padded or self.compiled is not None:
+            return self._pass(state, rows), None
         attend = state.attend[rows]
         pads = (~attend).sum(1)
-        left = not rows.is_cuda and state.padded and bool((attend.long().argmax(1) == pads).all())
-        if not left or self.compiled is not None:
+        if not bool((attend.long().argmax(1) == pads).all()):  # padding on the right, which only other programs write
             return self._pass(state, rows), None
         # Rows of one length together, without their padding: nobody's numbers then depend on a longer neighbour.
         parts, places = [], []

@@ -65,7 +65,7 @@ def looped(carry: Carry) -> Loop:
 
 def copy(new: Loop, old: Loop) -> None:
     """The new numbers into the old tensors, all of a type at once."""
-    pairs = [(b, a) for a, b in zip(tensors(new), tensors(old), strict=True) if a is not b]
+    pairs = [(b, a) for a, b in zip(tensors(new), tensors(old), strict=True) if a is not b and b.numel()]
     for dtype in dict.fromkeys(b.dtype for b, _ in pairs):
         some = [(b, a) for b, a in pairs if b.dtype == dtype]
         torch._foreach_copy_([b for b, _ in some], [a for _, a in some])
