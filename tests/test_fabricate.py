@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from unmask import UnmaskError, decode, load
 from unmask.cli import main
 from unmask.decoding.recipe import Recipe
-from unmask.models import FAMILIES
+from unmask.models import FAMILIES, memory
 from unmask.models.families.blueprint import Config
 from unmask.models.files.checkpoint import INDEX, tensor_shapes
 from unmask.models.made.fabricate import _shards, fabricate
@@ -25,6 +25,9 @@ PUBLISHED = {  # family: tensors, parameters and files of the checkpoints on the
     "open-dcoder": (290, 494_032_768, 1),
     "mdlm": (130, 169_627_218, 1),
     "sdar": (399, 8_190_735_360, None),  # those of Qwen3-8B
+    "sdar-moe": (18_867, 30_532_122_624, None),  # those of Qwen3-30B-A3B
+    "llada-moe": (3_219, 7_356_880_896, None),
+    "llada2": (14_813, 16_255_643_392, None),
     "fast-dllm-v2": (339, 7_615_616_512, None),  # those of Qwen2.5-7B
     "stable-diffcoder": (291, 8_250_462_208, None),
     "a2d": (310, 596_049_920, None),  # those of Qwen3-0.6B
@@ -124,9 +127,41 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_flags_of_loading_need_a_model(capsys):
-    for flag in (["--device", "cuda"], ["--dtype", "nonsense"], ["--trust-remote-code"], ["--mask-id", "3"]):
+    for flag in (
+        ["--device", "cuda"],
+        ["--dtype", "x"],
+        ["--trust-remote-code"],
+        ["--mask-id", "3"],
+        ["--blocks", "4"],
+    ):
         assert main(["models", *flag]) == 2
         assert "has no effect on a list" in capsys.readouterr().err
+
+
+def test_a_model_with_experts_and_blocks_is_described(tmp_path, capsys):
+    fabricate("llada2", tmp_path / "tiny")
+    for flags, attention in (([], "in blocks of 32"), (["--blocks", "8"], "in blocks of 8")):
+        assert main(["models", str(tmp_path / "tiny"), "--json", *flags]) == 0
+        facts = json.loads(capsys.readouterr().out)["facts"]
+        assert facts["attention"] == attention and facts["family"] == "llada2"
+    whole = sum(tensor.numel() for tensor in load_file(tmp_path / "tiny/model.safetensors").values())
+    unused = 5 * 3 * 64 * 32  # of 8 experts, in the one layer that has them
+    assert (facts["parameters"], facts["active parameters"]) == (whole, whole - unused)
+    fabricate("sdar", tmp_path / "dense")
+    assert main(["models", str(tmp_path / "dense"), "--json"]) == 0
+    assert "active parameters" not in json.loads(capsys.readouterr().out)["facts"]
+    assert main(["models", str(tmp_path / "dense"), "--blocks", "0"]) == 2
+    assert "blocks is 0: it must be a whole number from 1 on" in capsys.readouterr().err
+
+
+def test_all_experts_need_memory(monkeypatch):
+    shape = FAMILIES["llada2"].read(Config(FAMILIES["llada2"].published.full)).shape
+    assert (memory.parameters(shape), memory.active(shape)) == (16_255_643_392, 1_432_973_056)
+    monkeypatch.setattr(memory, "free", lambda device: 2 * 16_255_643_391)
+    with pytest.raises(UnmaskError, match=r"needs 30\.3 GiB on cpu"):
+        memory.check_room("it", shape, torch.device("cpu"), torch.bfloat16)
+    monkeypatch.setattr(memory, "free", lambda device: 2 * 16_255_643_392)
+    memory.check_room("it", shape, torch.device("cpu"), torch.bfloat16)
 
 
 def test_unknown_names(tmp_path, capsys):

@@ -52,6 +52,30 @@ CODER = FAMILIES["open-dcoder"].published.tiny | QWEN
 ILLADA = FAMILIES["illada"].published.tiny | QWEN
 SDAR = FAMILIES["sdar"].published.tiny | QWEN | {"mask_token_id": 15, "head_dim": 6}
 FAST_DLLM = FAMILIES["fast-dllm-v2"].published.tiny | QWEN
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6}
+SDAR_MOE = FAMILIES["sdar-moe"].published.tiny | QWEN | EXPERTS | {"mask_token_id": 15, "head_dim": 6}
+LLADA_MOE = (
+    FAMILIES["llada-moe"].published.tiny
+    | QWEN
+    | EXPERTS
+    | {
+        "num_hidden_layers": 2,
+        "dense_intermediate_size": 16,
+        "expert_intermediate_size": 6,
+        "moe_layer_freq": [0, 1],
+    }
+)
+LLADA2 = (
+    FAMILIES["llada2"].published.tiny
+    | QWEN
+    | EXPERTS
+    | {
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+        "n_group": 2,
+        "topk_group": 1,
+    }
+)
 DIFFCODER = FAMILIES["stable-diffcoder"].published.tiny | QWEN
 A2D = FAMILIES["a2d"].published.tiny | QWEN | {"head_dim": 6}
 MDLM = FAMILIES["mdlm"].published.tiny | {"hidden_dim": 8, "n_blocks": 1, "n_heads": 2, "cond_dim": 4, "vocab_size": 16}
@@ -72,6 +96,9 @@ MICRO = {
     "open-dcoder": CODER,
     "illada": ILLADA,
     "sdar": SDAR,
+    "sdar-moe": SDAR_MOE,
+    "llada-moe": LLADA_MOE,
+    "llada2": LLADA2,
     "fast-dllm-v2": FAST_DLLM,
     "stable-diffcoder": DIFFCODER,
     "a2d": A2D,

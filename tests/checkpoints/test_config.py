@@ -83,13 +83,22 @@ def test_every_required_field_is_asked_for(tmp_path, family):
 
 # Fields whose usual value is another one: what is then wrong.
 MISSING = {
-    ("llada", "mlp_hidden_size"): "model.transformer.blocks.0.ff_out.weight is 8 × 16",
+    ("llada", "mlp_hidden_size"): "model.transformer.blocks.0.ff_proj.weight is 16 × 8",
     ("dream", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
     ("open-dcoder", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
     ("open-dcoder", "tie_word_embeddings"): "1 tensors are missing: lm_head.weight",
     ("illada", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
     ("sdar", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 6 × 8",
     ("sdar", "head_dim"): "model.layers.0.self_attn.",
+    ("sdar-moe", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 6 × 8",
+    ("sdar-moe", "head_dim"): "model.layers.0.self_attn.",
+    ("llada-moe", "num_experts"): "config.json: ",  # then it is LLaDA
+    ("llada-moe", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
+    ("llada-moe", "moe_layer_freq"): "13 tensors are missing: model.layers.0.mlp.gate.weight",
+    ("llada2", "num_key_value_heads"): "model.layers.0.attention.query_key_value.weight is 32 × 8",
+    ("llada2", "head_dim"): "model.layers.0.attention.",
+    ("llada2", "first_k_dense_replace"): "17 tensors are missing: ",
+    ("llada2", "num_shared_experts"): "3 tensors are unexpected: ",
     ("fast-dllm-v2", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
     ("stable-diffcoder", "architectures"): "config.json: model_type is 'llama', and the architectures None are of no",
     ("stable-diffcoder", "num_key_value_heads"): "model.layers.0.self_attn.k_proj.weight is 4 × 8",
@@ -175,6 +184,8 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("dream", "use_sliding_window", True),
         ("dream", "hidden_act", "gelu"),
         ("dream", "head_dim", 6),
+        ("dream", "layer_types", ["sliding_attention"]),
+        ("dream", "layer_types", 0.5),
         ("open-dcoder", "use_sliding_window", True),
         ("illada", "attention_bias", True),
         ("illada", "mlp_bias", True),
@@ -183,6 +194,32 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
         ("sdar", "use_sliding_window", True),
         ("sdar", "block_size", 0),
         ("sdar", "block_size", "4"),
+        ("sdar-moe", "num_experts_per_tok", 5),
+        ("sdar-moe", "num_experts", 0),
+        ("sdar-moe", "mlp_only_layers", [0, "1"]),
+        ("sdar-moe", "mlp_only_layers", 3),
+        ("sdar-moe", "decoder_sparse_step", 0),
+        ("sdar-moe", "norm_topk_prob", 1),
+        ("llada-moe", "moe_layer_freq", [1]),
+        ("llada-moe", "moe_layer_freq", [1, 2]),
+        ("llada-moe", "moe_layer_freq", 1),
+        ("llada-moe", "moe_router_enable_expert_bias", True),
+        ("llada-moe", "moe_router_score_function", "sigmoid"),
+        ("llada-moe", "shared_expert_intermediate_size", 6),
+        ("llada-moe", "clip_qkv", 8.0),
+        ("llada-moe", "partial_rotary_factor", 0.5),
+        ("llada-moe", "num_experts", 10**6),
+        ("llada2", "use_qkv_bias", True),
+        ("llada2", "use_bias", True),
+        ("llada2", "use_qk_norm", False),
+        ("llada2", "first_k_dense_replace", -1),
+        ("llada2", "num_shared_experts", -1),
+        ("llada2", "n_group", 0),
+        ("llada2", "topk_group", 0),
+        ("llada2", "num_experts_per_tok", 3),  # a token may use one group of two
+        ("llada2", "routed_scaling_factor", 0),
+        ("llada2", "partial_rotary_factor", None),
+        ("llada2", "block_size", 0),
         ("fast-dllm-v2", "bd_size", -1),
         ("fast-dllm-v2", "head_dim", 6),
         ("stable-diffcoder", "mlp_bias", True),
@@ -207,10 +244,30 @@ def test_a_llama_that_is_no_diffusion_model(tmp_path):
         refused(directory, "model_type is 'llama', and the architectures", "of no known family")
 
 
-def test_heads_of_odd_width(tmp_path):
-    directory = write(tmp_path / "sdar", MICRO["sdar"])
-    (directory / "config.json").write_text(json.dumps(MICRO["sdar"] | {"head_dim": 7}))
-    refused(directory, "head_dim and 2 do not divide: 7 by 2")
+@pytest.mark.parametrize(
+    ("family", "changes", "said"),
+    [
+        ("sdar", {"head_dim": 7}, "7 of 7 dimensions of a head are rotary: it must be an even number"),
+        ("llada2", {"partial_rotary_factor": 0.125}, "1 of 8 dimensions of a head are rotary"),
+        ("llada2", {"partial_rotary_factor": 0.01}, "0 of 8 dimensions of a head are rotary"),
+        ("llada2", {"partial_rotary_factor": 2}, "16 of 8 dimensions of a head are rotary"),
+        ("llada2", {"n_group": 3}, "num_experts and groups do not divide: 4 by 3"),
+        ("llada2", {"num_experts": 8}, "12 tensors are missing: model.layers.1.mlp.experts.4."),
+        ("llada2", {"moe_intermediate_size": 7}, "by the config it must be 7 × 8"),
+        ("llada2", {"num_experts": 4096, "num_hidden_layers": 1024}, "in 1023 layers, at most 32 make sense"),
+        ("sdar-moe", {"num_experts": 4096, "num_hidden_layers": 8}, "98355 tensors are missing"),
+        ("llada-moe", {"num_experts": 2, "num_experts_per_tok": 1}, "6 tensors are unexpected: "),
+    ],
+)
+def test_experts_and_positions_that_do_not_fit(tmp_path, family, changes, said):
+    directory = write(tmp_path / family, MICRO[family])
+    (directory / "config.json").write_text(json.dumps(MICRO[family] | changes))
+    refused(directory, said, mask_id=15)
+
+
+def test_more_groups_used_than_there_are_is_all(tmp_path):
+    directory = write(tmp_path / "llada2", MICRO["llada2"] | {"topk_group": 9})
+    assert load(directory, mask_id=15).network.shape.experts.used_groups == 2
 
 
 def test_rotary_positions_of_odd_width(tmp_path):

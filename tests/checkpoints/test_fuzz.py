@@ -62,7 +62,8 @@ FIELDS = (  # which some family reads
     "dtype torch_dtype rope_scaling rope_parameters rope_theta head_dim use_sliding_window mask_token_id eos_token_id "
     "pad_token_id position places limit norm tied condition head_width kv_heads weight_tying include_qkv_bias "
     "mlp_ratio scale_logits time_conditioning time_input absent_mask logit_scale embedding_size tie_word_embeddings "
-    "rms_norm_eps bits block_size bd_size architectures"
+    "rms_norm_eps bits block_size bd_size architectures num_experts moe_layer_freq "
+    "n_group topk_group mlp_only_layers first_k_dense_replace num_shared_experts partial_rotary_factor"
 ).split()
 EIGHT = {**MICRO["native"], "bits": 8}
 Case = tuple[Path, dict[str, Any], str]  # a directory, options of load, what was done to it
@@ -161,7 +162,7 @@ def configs(home: Path) -> list[tuple[Path, dict[str, Any]]]:
     }
     found = [(write(home / name, config), dict(config)) for name, config in made.items()]
     found.append((write(home / "eight", EIGHT, pack(weights(MICRO["native"]))), dict(EIGHT)))
-    for name in ("llada", "dream", "open_dcoder", "mdlm", "sdar", "fast_dllm_v2"):
+    for name in ("llada", "dream", "open_dcoder", "mdlm", "sdar", "fast_dllm_v2", "llada2", "llada_moe"):
         directory = home / f"recorded {name}"
         directory.mkdir()
         shutil.copy(RECORDED / name / WEIGHTS, directory)

@@ -122,8 +122,12 @@ def facts(model: Denoiser) -> dict[str, Any]:
         weights = list(model.network.parameters())
         more = {
             "family": model.family,
-            "parameters": sum(weight.numel() for weight in weights),
+            "parameters": memory.parameters(model.network.shape),
+            **(
+                {} if model.network.shape.experts is None else {"active parameters": memory.active(model.network.shape)}
+            ),
             "weights": f"{model.bytes / 2**30:.2f} GiB as {str(weights[0].dtype).removeprefix('torch.')}",
+            "attention": f"in blocks of {model.blocks}" if model.block_causal else "full",
             "shifted": model.shift,
             "timed": model.timed,
         }

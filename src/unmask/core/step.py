@@ -204,7 +204,9 @@ def finish(state: State) -> None:
 def _counted(state: State, sampler: Sampler, step: Step, rules: Rules) -> Tensor:  # [B, L] bool
     """The positions whose entropies make up the state entropy."""
     counted = state.masked
-    if rules.scope == "block":
+    if state.blocks is not None:  # later blocks are not computed
+        counted = counted & (state.rank // state.blocks.size == _block(state)[:, None])
+    elif rules.scope == "block":
         counted = counted & sampler.region(state, step)
     if rules.skip_tail:
         counted = counted & ~tail(state)

@@ -1,4 +1,4 @@
-"""How much memory is free, and the most that was used, on a device and on the host."""
+"""How much memory is free, needed, and was used at most, on a device and on the host; how much a token needs of it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,22 @@ def free(device: torch.device) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def parameters(shape: Shape) -> int:
+    """Of the whole network, all experts included."""
+    return sum(map(torch.Size.numel, parameter_shapes(shape).values()))
+
+
+def active(shape: Shape) -> int:
+    """The parameters that one token passes: of the experts, those that it uses."""
+    if shape.experts is None:
+        return parameters(shape)
+    stacked = sum(size.numel() for size in parameter_shapes(shape).values() if len(size) == 3)
+    return parameters(shape) - stacked + stacked // shape.experts.count * shape.experts.used
+
+
 def check_room(what: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> None:
     """Refuse a network that the device has no room for."""
-    need, left = sum(map(torch.Size.numel, parameter_shapes(shape).values())) * dtype.itemsize, free(device)
+    need, left = parameters(shape) * dtype.itemsize, free(device)
     if need > left:
         raise ModelError(
             f"{what} needs {need / GIB:.1f} GiB on {device}, {left / GIB:.1f} are free",

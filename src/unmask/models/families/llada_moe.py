@@ -18,7 +18,9 @@ MASK = 156895  # of both, the default argument of their programs; config.json ha
 def read_moe(config: Config) -> Blueprint:
     """Logit i belongs to token i. The weights of a token's experts are not divided by their sum."""
     config.expect(attention_bias=False, clip_qkv=None, moe_router_score_function="softmax")
-    config.expect(moe_router_enable_expert_bias=False, shared_expert_intermediate_size=None)
+    config.expect(moe_router_enable_expert_bias=False)
+    if config.values.get("shared_expert_intermediate_size") not in (0, -1):  # which mean none, too
+        config.expect(shared_expert_intermediate_size=None)
     layers = config.integer("num_hidden_layers", "layers")
     sparse = config.integers("moe_layer_freq", 1, layers) or [1] * layers
     experts = read_experts(config, (at for at in range(layers) if sparse[at]), "expert_intermediate_size")

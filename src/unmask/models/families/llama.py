@@ -25,6 +25,7 @@ TENSORS = Names(
     down="mlp.down_proj",
     qk_norm=("self_attn.q_norm", "self_attn.k_norm"),
 )
+MOST_EXPERTS = 1 << 15  # of all layers; more: damaged
 
 
 def read_llama(
@@ -46,7 +47,8 @@ def read_llama(
     partial_rotary_factor. `inner` is the width of the MLP where that is not intermediate_size.
     """
     config.expect(hidden_act="silu", use_sliding_window=False, use_mrope=False)
-    for kind in config.values.get("layer_types") or []:
+    kinds = config.values.get("layer_types") or []
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
         Config({"layer_types": kind}).expect(layer_types="full_attention")
     rows = config.integer("vocab_size", "vocabulary")
     width, heads = config.integer("hidden_size", "width"), config.integer("num_attention_heads", "heads")
@@ -86,11 +88,15 @@ def read_llama(
 
 def read_experts(config: Config, layers: Iterable[int], inner: str, groups: int = 1, used_groups: int = 1) -> Experts:
     """How many experts these layers have, how many of them a token uses, and their width, the field `inner`."""
+    sparse = tuple(layers)
     count, used = config.integer("num_experts", "experts"), config.integer("num_experts_per_tok", "experts")
     most = config.divided("num_experts and groups", count, groups) * used_groups
     if used > most:
         raise ModelError(f"config.json: num_experts_per_tok is {used}", f"a token can use {most} of {count} experts")
-    return Experts(tuple(layers), count, used, config.integer(inner, "width"), groups=groups, used_groups=used_groups)
+    if count * len(sparse) > MOST_EXPERTS:
+        way_out = f"in {len(sparse)} layers, at most {MOST_EXPERTS // len(sparse)} make sense"
+        raise ModelError(f"config.json: num_experts is {count}", way_out)
+    return Experts(sparse, count, used, config.integer(inner, "width"), groups=groups, used_groups=used_groups)
 
 
 def _rotary_width(config: Config, each: int, partial: bool) -> int:

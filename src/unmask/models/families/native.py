@@ -1,4 +1,4 @@
-"""unmask's own layout: every switch of the shared network in config.json, tensors named as the network names them."""
+"""unmask's own layout: the switches of the shared network in config.json, but no experts; tensors named as there."""
 
 from __future__ import annotations
 

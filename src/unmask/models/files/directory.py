@@ -29,7 +29,7 @@ from unmask.models.tokenizers import Characters, FileTokenizer, Numbers, read_to
 from unmask.models.transformer import Transformer
 
 RECIPE, GENERATION = "recipe.json", "generation_config.json"
-FULL_ATTENTION = (MDLM, LLADA, LLADA_MOE, ILLADA, DREAM, OPEN_DCODER)
+FULL_ATTENTION = (MDLM, LLADA, ILLADA, DREAM, OPEN_DCODER, LLADA_MOE)
 IN_BLOCKS = (SDAR, SDAR_MOE, LLADA2, FAST_DLLM, STABLE_DIFFCODER, A2D)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*FULL_ATTENTION, *IN_BLOCKS, NATIVE)}
 
