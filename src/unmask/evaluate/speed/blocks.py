@@ -33,7 +33,7 @@ class Scheme:
     size: int  # columns to a block
     window: WindowCache | None = None  # None: attention is in blocks, and finished ones are final
     part: int | None = None  # columns to a part of such a block that is computed alone
-    whole: bool = True  # all masks that are computed count, not only those of the block
+    counted: int | None = None  # positions to a block of the sampler whose masks alone count; None: all do
 
     def block(self, state: State) -> Tensor:  # [B] int64
         """The block that each row is in."""
@@ -55,15 +55,17 @@ class Scheme:
         return max(0, first - cache.before - int(cache.inner.shift)), right
 
 
-def scheme(denoiser: Denoiser, state: State, scope: str) -> Scheme | None:
-    """That of a denoiser as it decodes; None: every step computes every column."""
+def scheme(denoiser: Denoiser, state: State, block_length: int | None, scope: str) -> Scheme | None:
+    """That of a denoiser as it decodes, with a sampler's blocks; None: every step computes every column."""
     attention, kept = traits(denoiser).attention, cache(denoiser)
+    counted = block_length if scope == "block" else None
     prompt, length = int((~state.writable[0]).sum()), state.tokens.shape[1]
     if attention is not None:
         given = prompt // attention.size * attention.size if attention.aligned else prompt
-        return Scheme(given, length, attention.size, part=kept.part if isinstance(kept, BlockCache) else None)
+        part = kept.part if isinstance(kept, BlockCache) else None
+        return Scheme(given, length, attention.size, part=part, counted=counted)
     if isinstance(kept, WindowCache):
-        return Scheme(prompt, length, kept.block, kept, whole=scope != "block")
+        return Scheme(prompt, length, kept.block, kept, counted=counted)
     return None
 
 
@@ -88,9 +90,10 @@ class Look:
 
     entered: bool  # it is in another block than before
     refreshed: bool  # more than the block or the window is computed
-    stored: int  # columns of finished blocks that are computed once more, to be kept
     width: int  # columns that are computed, or would be without a refresh
     kept: int  # columns that these see besides
+    whole: int  # columns that a refresh computes, and
+    stored: int  # of finished blocks, which are computed once more to be kept
     masks: int  # masked positions among those that are computed
 
 
@@ -121,21 +124,25 @@ class Watch:
         scheme, block, last = self.scheme, self.blocks[row], self.last[row]
         entered, self.last[row] = block != last, block
         (first, end), (begin, stop) = scheme.span(block), scheme.reach(block)
-        masked = self.masked[row]
         if scheme.window is not None:
             self.age[row] += 1
             refreshed = entered or 0 < scheme.window.every <= self.age[row]
             self.age[row] = 0 if refreshed else self.age[row]
-            low, high = (0, scheme.length) if refreshed else (begin, stop)
-            counted = masked[low:high] if scheme.whole else masked[first:end]
-            return Look(entered, refreshed, 0, stop - begin, scheme.length - (stop - begin), int(counted.sum()))
+            masks = self._masks(row, 0, scheme.length) if refreshed else self._masks(row, begin, stop)
+            width = stop - begin
+            return Look(entered, refreshed, width, scheme.length - width, scheme.length, 0, masks)
         stored = (block - last) * scheme.size if entered and last >= 0 else 0
-        width = end - first
-        refreshed = entered
+        width, refreshed = end - first, entered
         if scheme.part is not None:
             width, refreshed = min(scheme.part, width), self._whole(row, block)
-        kept = end - width if scheme.part is not None else first
-        return Look(entered, refreshed, stored, width, kept, int(masked[first:end].sum()))
+        return Look(entered, refreshed, width, end - width, end - first, stored, self._masks(row, first, end))
+
+    def _masks(self, row: int, begin: int, end: int) -> int:
+        """Masked positions of these columns that count."""
+        scheme, at = self.scheme, self.masked[row, begin:end].nonzero()[:, 0] + begin - self.scheme.given
+        if scheme.counted is None or not len(at):
+            return len(at)
+        return int((at < (int(at[0]) // scheme.counted + 1) * scheme.counted).sum())
 
     def _whole(self, row: int, block: int) -> bool:
         """Whether all of a block is computed: not since its first position was decided, or a part begins."""
@@ -171,19 +178,17 @@ def pace(scheme: Scheme, steps: Sequence[Sequence[Look]], least: int) -> Pace:
     timed = [looks for looks in steps[later[0] :] if looks]
     every = [look for looks in timed for look in looks]
     fresh = [look for look in every if look.refreshed]
-    block = round(mean(look.width for look in every))
-    kept = round(mean(look.kept for look in every))
+    width, kept = (round(mean(numbers)) for numbers in zip(*((one.width, one.kept) for one in every), strict=True))
+    whole, stored = (round(mean(numbers)) for numbers in zip(*((one.whole, one.stored) for one in fresh), strict=True))
+    inner = public = Columns(kept, (width,))
     refresh = None
     if scheme.window is None:
-        stored = round(mean(look.stored for look in fresh))
-        whole = block if scheme.part is None else scheme.size
-        before = kept if scheme.part is None else max(0, kept + block - whole)
-        refresh = Columns(max(0, before - stored), tuple(width for width in (stored, whole) if width))
-    size = min(scheme.size, scheme.length)
-    public = Columns(kept, (block,)) if scheme.window is None else Columns(scheme.length - size, (size,))
+        refresh = Columns(max(0, kept + width - whole - stored), (stored, whole) if stored else (whole,))
+    else:
+        public = Columns(scheme.length - scheme.size, (scheme.size,))
     return Pace(
         later[0],
-        Columns(kept, (block,)),
+        inner,
         refresh,
         public,
         sum(look.entered for look in every) / len(every),

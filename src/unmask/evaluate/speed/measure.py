@@ -165,8 +165,8 @@ class _Scene:
 def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, on_stage: OnStage) -> _Scene:
     """Run everything once, which compiles and records it, and measure memory."""
     device, (mine, how) = model.device, own(model, compile)
-    denoiser, state, _, _, rules = prepare(model, [canvas], [recipe.seed], recipe)
-    half, scheme = _halfway(model, state), blocks.scheme(denoiser, state, rules.scope)
+    denoiser, state, sampler, _, rules = prepare(model, [canvas], [recipe.seed], recipe)
+    half, scheme = _halfway(model, state), blocks.scheme(denoiser, state, sampler.block_length, rules.scope)
     watch = None if scheme is None else Watch(scheme, state)
     on_stage("the first decode")
     baselines.eager(model, half)()  # what libraries set up once is counted for none of them
