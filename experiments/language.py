@@ -3,12 +3,15 @@
     python experiments/language.py decode runs/language.jsonl --model text --device cuda --limit 200
     python experiments/language.py problems runs/language.jsonl
     python experiments/language.py stories runs/language.jsonl runs/stories     # samples as JSON lines, a file a set
+    python experiments/language.py decode runs/blocks.jsonl --only blocks --n 512 --rows 64
+    python experiments/language.py curve runs/blocks.jsonl                      # what a search gains by its particles
 
 `decode` writes one row for each question or story of each set in SETS: every particle with its text, path entropy,
 surprise, log-probability and whether it ended. Sets that are in the file are not decoded again; after --limit seconds
 no further set begins. `problems` prints the share right of one path, of the path that each chooser takes, of the
 majority's answer and of any path, with 95 % intervals, and by the number of worked steps. `stories` writes one file for
-each set, for `unmask judge` and `experiments/story_quality.py`.
+each set, for `unmask judge` and `experiments/story_quality.py`. `curve` prints, for the sets of blocks, the share right
+of the first 1, 2, 4 and 8 paths by each choice, and of E-SMC with as many particles.
 """
 
 from __future__ import annotations
@@ -67,6 +70,13 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "stories block, ends not late": ("stories", {**BLOCK, **STORY, "temperature": 0.8}),
     "stories semi-ar 32 T 0.8": ("stories", {**SEMI, **STORY, "temperature": 0.8}),
 }
+# Block-causal, many positions at once: orders in which one path is not nearly always right.
+QUICK = {"sampler": "sdar", "attention": "block", "threshold": 0.5, "temperature": 0.7}
+PAIRWISE = {"sampler": "uniform", "attention": "block", "steps": 64, "temperature": 1.0, "fill_tail": True}
+for _name, _order in (("blocks threshold 0.5", QUICK), ("blocks uniform 64 steps", PAIRWISE)):
+    SETS[f"{_name} x 8"] = ("any", {**_order, **EIGHT})
+    for _k in (2, 4, 8):
+        SETS[f"{_name} smc x {_k}"] = ("any", {**_order, "search": "smc", "particles": _k})
 CHOOSERS: dict[str, Callable[[dict[str, Any]], float]] = {
     "E-BoN": lambda one: one["path_entropy"],
     "auto (surprise)": lambda one: one["surprise"],
@@ -146,6 +156,32 @@ def problems(args: argparse.Namespace) -> None:
         print(f"  one path by worked steps: {by}")
 
 
+def curve(args: argparse.Namespace) -> None:
+    found = sets(Path(args.file), "any")
+    for name, some in found.items():
+        if not (name.startswith("blocks") and name.endswith(" x 8")) or " smc" in name:
+            continue
+        print(f"{name}: n {len(some)}")
+        for k in (1, 2, 4, 8):
+            few = [{**row, "particles": row["particles"][:k]} for row in some]
+            right = [[answer(one["text"]) == row["answer"] for one in row["particles"]] for row in few]
+            spent = sum(row["evaluations"] for row in some) * k / 8 / len(some)
+            parts = [f"  {k} paths, {spent:.1f} evaluations: "]
+            for chooser, score in CHOOSERS.items():
+                picked = [marks[best(row, score)] for marks, row in zip(right, few, strict=True)]
+                parts.append(f"{chooser} {share(picked)}")
+            parts.append(f"vote {share([vote(row) == row['answer'] for row in few])}")
+            parts.append(f"any {share([any(marks) for marks in right])}")
+            other = found.get(name.replace(" x 8", f" smc x {k}"))
+            if other:
+                picked = [
+                    answer(row["particles"][best(row, CHOOSERS["E-BoN"])]["text"]) == row["answer"] for row in other
+                ]
+                cost = sum(row["evaluations"] for row in other) / len(other)
+                parts.append(f"E-SMC {share(picked)} for {cost:.1f}")
+            print(parts[0] + ", ".join(parts[1:]))
+
+
 def sets(path: Path, *kinds: str) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows(path):
@@ -217,8 +253,8 @@ def main() -> None:
     one.add_argument("--rows", type=int, default=1024, help="rows decoded together")
     one.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further set begins")
     one.add_argument("--only", default="", help="sets whose names begin so")
-    two, three = commands.add_parser("problems"), commands.add_parser("stories")
-    for each, work in ((one, decode), (two, problems), (three, stories)):
+    two, three, four = (commands.add_parser(name) for name in ("problems", "stories", "curve"))
+    for each, work in ((one, decode), (two, problems), (three, stories), (four, curve)):
         each.add_argument("file")
         each.set_defaults(work=work)
     three.add_argument("directory")

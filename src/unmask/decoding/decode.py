@@ -213,7 +213,7 @@ def _attending(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Recipe]:
         raise SettingError(f"{model.name} knows attention in blocks only", "leave attention out", setting="attention")
     recipe.check_blocks()
     size = attention_blocks(model)
-    part, sub = recipe.cache_block, recipe.get("sub_block")
+    part, sub = recipe.cache_block, min(recipe.get("sub_block") or size, size)
     length = size if recipe.block_length is None else recipe.block_length
     for name, value in (("block_length", length), ("sub_block", sub), ("cache_block", part)):
         if value is not None and size % value:

@@ -26,6 +26,9 @@ def owns(config: Mapping[str, Any]) -> bool:
     return isinstance(named, list) and any(isinstance(one, str) and one.startswith(CLASS) for one in named)
 
 
+# Its generate, as the model card calls it: 512 tokens in as many steps, the most confident of a block first.
+RECIPE = {"sampler": "sdar", "rule": "static", "length": 512, "temperature": 0.0}
+
 STABLE_DIFFCODER = Family(
     name="stable-diffcoder",
     about="Stable-DiffCoder-8B-Base, Stable-DiffCoder-8B-Instruct",
@@ -35,4 +38,5 @@ STABLE_DIFFCODER = Family(
     owns=owns,
     blockwise=True,
     mask_tokens=("<[MASK_TOKEN]>",),
+    recipe=RECIPE,
 )

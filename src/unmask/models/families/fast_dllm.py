@@ -17,6 +17,9 @@ def read(config: Config) -> Blueprint:
     return replace(plan, last=MASK, blocks=config.integer("bd_size", "length", BLOCK), aligned=True)
 
 
+# The model card's: threshold 0.9 and 512 tokens; sub-blocks of 8 are the default of its generate.
+RECIPE = {"sampler": "fast-dllm-v2", "threshold": 0.9, "sub_block": 8, "length": 512, "temperature": 0.0}
+
 FAST_DLLM = Family(
     name="fast-dllm-v2",
     about="Fast-dLLM v2 1.5B and 7B",
@@ -26,4 +29,5 @@ FAST_DLLM = Family(
     blockwise=True,
     mask_tokens=("|<MASK>|",),
     ends=("<|im_end|>",),
+    recipe=RECIPE,
 )

@@ -83,6 +83,10 @@ def read(config: Config) -> Blueprint:
     return replace(plan, merged=merged, last=MASK, eos=ends, blocks=blocks, aligned=True)
 
 
+# Defaults of its generate. LLaDA2.1 also edits what it has written: edit_threshold 0.9 (0.5 for quality). Nothing in
+# its config tells it from 2.0, so that this is left to the user.
+LLADA2_RECIPE = {"sampler": "llada2", "threshold": 0.95, "length": 2048, "temperature": 0.0}
+
 LLADA2 = Family(
     name="llada2",
     about="LLaDA2.0-mini and flash, LLaDA2.1-mini and flash",
@@ -92,4 +96,5 @@ LLADA2 = Family(
     blockwise=True,
     mask_tokens=("<|mask|>",),
     ends=("<|role_end|>",),
+    recipe=LLADA2_RECIPE,
 )

@@ -33,6 +33,10 @@ def _read(config: Config, experts: Experts | None) -> Blueprint:
     return replace(plan, last=MASK, blocks=config.integer("block_size", "length", BLOCK), aligned=True)
 
 
+# generate.py of github.com/JetAstra/SDAR: dynamic, 0.85, a position for each round. It draws at temperature 1; the
+# most probable token is what its public evaluation takes. A text ends long before this length.
+RECIPE = {"sampler": "sdar", "rule": "dynamic", "threshold": 0.85, "length": 2048, "temperature": 0.0}
+
 SDAR = Family(
     name="sdar",
     about="SDAR-1.7B, 4B and 8B-Chat, TraDo, TDAR, DiRL",
@@ -43,6 +47,7 @@ SDAR = Family(
     mask_tokens=("<|MASK|>", "<MASK>"),
     ends=("<|im_end|>",),
     stops=True,
+    recipe=RECIPE,
 )
 SDAR_MOE = replace(
     SDAR,
