@@ -447,6 +447,47 @@ def made(path, verdicts, **header):
     return str(path)
 
 
+def _fill(path, limit) -> None:
+    """One row, then one more than there is room for."""
+    with rows.JsonLines(path) as file:
+        file.add([{"a": 1}])
+        limit()
+        file.add([{"a": "x" * 99}])
+
+
+def test_a_disk_without_room_is_told(tmp_path):
+    """Closing the file fails, too: that must not hide the reason."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "rows"
+    try:
+        with pytest.raises(InputError, match=r"cannot write the rows: .* earlier rows are kept"):
+            _fill(path, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1])))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with rows.JsonLines(path) as file:
+        assert file.lines == [{"a": 1}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"model": ', '"modl": ', "the header of 'two' has no 'model'"),
+        ('"recipe": ', '"recip": ', "the header of 'two' has no 'recipe'"),
+        ('"data": ', '"dat": ', "the header of 'two' has no 'data'"),
+        ('"evaluations": 2', f'"evaluations": {"9" * 400}', "row 0 of 'two' has an unknown or wrong 'evaluations'"),
+    ],
+    ids=["model", "recipe", "data", "large"],
+)
+def test_compare_refuses_files_that_were_changed(here, capsys, old, new, words):
+    one, two = made("one", {n: n < 4 for n in range(5)}), made("two", {n: n < 3 for n in range(5)})
+    text = Path(two).read_text()
+    assert old in text
+    Path(two).write_text(text.replace(old, new))
+    assert main(["compare", one, two]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_compare(here, capsys):
     one = made("one", {n: n < 4 for n in range(10)})
     two = made("two", {n: n < 9 for n in range(1, 12)}, cost=3, n=20, surprise={n: n % 9 / 10 for n in range(12)})

@@ -29,8 +29,8 @@ def written(model: Transformer, **settings: Any) -> tuple[Result, list[dict[str,
 
 
 def ending(model: Transformer, **settings: Any) -> tuple[Result, list[dict[str, Any]], int]:
-    """A walk in which every fourth token is an end, and the column of its first end."""
-    wordy = replace(model, vocab=Vocab(model.vocab.mask, tuple(range(0, 40, 4)), model.vocab.pad))
+    """A walk in which every second token is an end, and the column of its first end."""
+    wordy = replace(model, vocab=Vocab(model.vocab.mask, tuple(range(0, 40, 2)), model.vocab.pad))
     result, steps = written(wordy, **settings)
     return result, steps, next(at for at, token in enumerate(result.tokens[3:], 3) if token in wordy.vocab.eos)
 

@@ -19,8 +19,9 @@ import torch
 import unmask
 from unmask import MODELS, SAMPLERS, SEARCHES, Recipe, __version__, decode, decode_batch, load
 from unmask.cli import COMMANDS, main, show
-from unmask.decoding import trace
+from unmask.decoding import background, trace
 from unmask.decoding.settings import ALIASES, SETTINGS, groups, spelled, takes
+from unmask.errors import InputError
 from unmask.models.made.fabricate import fabricate
 
 TABLE = ["generate", "--model", "table"]  # small and exact
@@ -566,6 +567,23 @@ def test_particles_that_nothing_parts_are_told(capsys):
     assert "all paths are the same" in capsys.readouterr().out
     assert main([*words, "--temperature", "1"]) == 0
     assert "all paths" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"a":' * 99_999, "is not a background table"),
+        ('{"num_token": 1e400, "p_baseline_dict": {"0": 1}}', "is not a background table"),
+        ('{"num_token": 9, "p_baseline_dict": {"0": 1e400}}', "is not a background table"),
+        (f'{{"num_token": 9, "p_baseline_dict": {{"0": {2**63}}}}}', "that is too large"),
+        (f'{{"num_token": {2**63}, "p_baseline_dict": {{"0": 1}}}}', "that is too large"),
+    ],
+    ids=["deep", "infinite total", "infinite", "large", "large total"],
+)
+def test_a_strange_background_is_refused_in_one_line(text, words, tmp_path):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(InputError, match=words):
+        background.load(tmp_path / "t.json")
 
 
 @pytest.mark.parametrize("command", [["serve"], ["eval", "sudoku", "--data", "puzzles.txt"], ["generate", "a"]])

@@ -199,11 +199,13 @@ def test_kept_keys_stand_in_for_fresh_ones(name):
     tokens, columns = torch.tensor([[3, 29, 7, 7, 0, 12, 5], [1, 2, 3, 4, 5, 6, 7]]), torch.arange(7).expand(2, 7)
     whole, used = network(tokens, columns, keep=True)
     assert len(used) == network.shape.layers and not network(tokens, columns)[1]
-    past = Past(tuple(used), torch.tensor([[True] * 3 + [False] * 4] * 2))
+    past = Past(tuple(used), count=torch.tensor([3, 3]))
     part, new = network(tokens[:, 3:], columns[:, 3:], past=(past,), keep=True)
     assert part.shape[1] == 4 and (part - whole[:, 3:]).abs().max() < 1e-12
     assert new[-1][0].shape[2] == 4 and (new[-1][0] - used[-1][0][:, :, 3:]).abs().max() < 1e-12
     for entry in ([0, 0, 1, 1], [1, 0, 0, 1]):  # rows that share an entry, side by side and not
-        shared = replace(past, seen=past.seen[entry], entry=torch.tensor(entry))
+        shared = replace(past, count=past.count[entry], entry=torch.tensor(entry))
         several, _ = network(tokens[entry, 3:], columns[entry, 3:], past=(shared,))
         assert (several - whole[entry, 3:]).abs().max() < 1e-12
+    some = replace(past, count=None, seen=torch.tensor([[True] * 3 + [False] * 4] * 2))
+    assert (network(tokens[:, 3:], columns[:, 3:], past=(some,))[0] - part).abs().max() < 1e-12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 import stat
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import SettingError, UnmaskError
-from unmask.tasks.sandbox import Limits, Outcome, SandboxError, available, box, run, seccomp
+from unmask.tasks.sandbox import Limits, Outcome, SandboxError, available, box, run, seccomp, tree
 
 FOUND = available()
 SHORT = Limits(seconds=1.5)
@@ -262,6 +263,23 @@ def test_many_files(without):
         assert not spaces or "No space left" in outcome.stderr
 
 
+HIDES = {
+    "a directory that cannot be listed": "os.mkdir('a', 0o300); os.chdir('a')",
+    "a path that is too long": "for _ in range(18):\n    os.mkdir('d' * 250); os.chdir('d' * 250)",
+}
+
+
+@needs_landlock
+@needs_seccomp
+@pytest.mark.parametrize("hide", HIDES.values(), ids=HIDES)
+def test_files_cannot_hide(hide):
+    large = "for i in range(4): open(str(i), 'wb').write(bytes(3 << 20))\ntime.sleep(1)"
+    many = "for i in range(4200): open(str(i), 'w').close()\ntime.sleep(1)"
+    for fill in (large, many):
+        outcome = run(f"import os, time\n{hide}\n{fill}", limits=Limits(file_bytes=8 << 20), without=NO_SPACES)
+        assert outcome.why == "too many files", outcome
+
+
 def test_limits_are_checked():
     for wrong in ({"seconds": 0}, {"memory_bytes": 2**20}, {"processes": 0}, {"output_bytes": -1}):
         with pytest.raises(SettingError, match="give at least"):
@@ -445,6 +463,20 @@ assert libc.capget(head, held) == 0 and not any(held), list(held)
         assert outcome.ok, outcome
 
 
+@needs_seccomp
+def test_a_program_must_die_with_its_guard():
+    program = """
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+for option in (1, 1 + (1 << 32)):
+    assert libc.syscall(NUMBER, ctypes.c_ulong(option), 0, 0, 0, 0) == -1 and ctypes.get_errno() == errno.EPERM
+assert libc.prctl(15, b"name", 0, 0, 0) == 0
+"""
+    number = {"x86_64": 157, "aarch64": 167}[platform.machine()]
+    outcome = run(program.replace("NUMBER", str(number)), without=NO_SPACES, insist=True)
+    assert outcome.ok, outcome
+
+
 def test_the_filter_of_the_other_machine():
     for machine in seccomp.ARCHITECTURES:
         rules = seccomp.instructions(forks=False, signals=False, pid=7, machine=machine)
@@ -468,6 +500,7 @@ else: raise AssertionError("an open descriptor")
 """
     outcome = run(program)
     assert outcome.ok, outcome
+    assert run("import os; assert os.listdir() == []", copy=False).ok  # nor its own text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")
@@ -503,6 +536,62 @@ def test_a_deleted_temporary_directory(without):
     assert not run(program.format(False), without=without).ok  # the directory itself is held
     assert run(program.format(True), without=without).ok
     assert run("pass", without=without).ok
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """An empty directory for the temporary directories of programs."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@needs_landlock
+@needs_seccomp
+def test_a_deep_tree_kills_neither_guard_nor_clean_up(marked, place):
+    mark, alive = marked
+    deep = "import os, time\nfor _ in range(1100):\n    os.mkdir('d'); os.chdir('d')\n"
+    outcome = run(mark + deep + "time.sleep(9)", without=NO_SPACES)
+    assert outcome.why == "too many files" and outcome.seconds < 5
+    run(mark + deep, without=NO_SPACES)  # over before anyone looks, perhaps
+    assert not alive() and os.listdir(place) == []
+
+
+@needs_landlock
+@needs_seccomp
+def test_a_path_that_is_too_long_is_removed(place):
+    assert run("import os\nfor _ in range(18):\n    os.mkdir('d' * 250); os.chdir('d' * 250)", without=NO_SPACES).ok
+    assert os.listdir(place) == []
+
+
+@ways
+def test_a_guard_that_fails_ends_the_program(without, marked, place, monkeypatch):
+    if FOUND.account == "root" and "seccomp" not in without:
+        pytest.skip("root that cannot become nobody may not start processes")
+    fails = """
+from unmask.tasks.sandbox.watch import Watch
+def look(self, child): raise RecursionError("too deep")
+Watch.look = look
+main()
+"""
+    monkeypatch.setattr(box, "START", box.START.replace("\nmain()\n", fails))
+    mark, alive = marked
+    with pytest.raises(SandboxError, match="too deep"):
+        run(mark + "import os, time\nos.fork()\ntime.sleep(99)", without=without)
+    assert not alive() and os.listdir(place) == []
+
+
+def test_no_right_is_given_through_a_link(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir(0o755)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "link").symlink_to(outside)
+    for act in (tree.unlock, tree.open_folder):
+        with pytest.raises(NotADirectoryError):
+            act(str(tmp_path / "work" / "link"))
+    tree.remove(str(tmp_path / "work"))
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o755 and [path.name for path in tmp_path.iterdir()] == ["outside"]
 
 
 @ways

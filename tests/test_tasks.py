@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ import pytest
 
 from unmask.errors import InputError
 from unmask.evaluate.judge import diversity
-from unmask.tasks import TASKS, Example, Task, gpqa, mbpp, shots, sudoku4
+from unmask.evaluate.run import grader
+from unmask.tasks import TASKS, Example, Task, files, gpqa, mbpp, sandbox, shots, sudoku4
 from unmask.tasks.grading import code, plus, same
 from unmask.tasks.grading.boxes import boxed
 from unmask.tasks.puzzles import sudoku
@@ -218,6 +220,36 @@ def test_a_whole_function_counts_only_where_it_is_understood(name):
     assert not task.strict(said.replace("+", "-"), ROWS[name])
 
 
+@pytest.mark.parametrize("name", ["humaneval", "humaneval+"])
+def test_stop_strings_do_not_cut_a_fenced_function(name):
+    said = "```python\ndef add(a, b):\n    # the sum\n    return a + b\n\nif True:\n    pass\n```\nclass"
+    assert graded(name).grades(said, ROWS[name]) == (False, True)
+    assert graded(name).grades("    return a + b\ndef other(", ROWS[name]) == (True, True)
+
+
+def test_an_answer_cannot_take_the_tests_away():
+    """Tests that begin with `def check` are not decorated by what stands before them."""
+    said = "    return None\n@(lambda f: lambda c: None)\n"
+    assert graded("humaneval").grades(said, ROWS["humaneval"]) == (False, False)
+
+
+CHEATS = {
+    "zip": "builtins.zip = lambda *a, **b: []",
+    "the dictionary": "vars(builtins)['zip'] = lambda *a, **b: []",
+    "bool": "builtins.bool = lambda *a: True",
+    "names of the grader": "import __main__\nadd = __main__.known['add']",
+    "program.py": "open('program.py')\nadd = lambda a, b: a + b",  # as if it were found there
+}
+
+
+@pytest.mark.skipif(bool(sandbox.available().lacking()), reason="this kernel does not guard")
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_the_reference_and_the_comparison_are_out_of_reach(cheat):
+    said = f"import builtins\ndef add(a, b):\n    return 7\n{CHEATS[cheat]}\n```"
+    assert grader(TASKS["mbpp+"])(said, ROWS["mbpp+"])[1] is False
+    assert grader(TASKS["mbpp+"])("def add(a, b):\n    return a + b\n```", ROWS["mbpp+"])[1] is True
+
+
 @pytest.mark.parametrize("name", ["humaneval", "humaneval+", "mbpp", "mbpp+"])
 @pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)", "print('ok'); raise SystemExit"])
 def test_leaving_early_is_no_pass(name, leave):
@@ -303,12 +335,24 @@ def test_asserts_of_a_row():
         ("sudoku4", "a.csv", "Puzzle,Solution\n0000,1\n", "not a Sudoku of 4"),
         ("sudoku", "a.txt", "nothing\n", "no Sudoku"),
         ("mbpp+", "a.jsonl.gz", "plain", "cannot read"),
+        pytest.param("gsm8k", "a.jsonl", "[" * 99_999, "line 1 of .* is not JSON", id="deep lines"),
+        pytest.param("gsm8k", "a.json", "[" * 99_999, "is not JSON", id="deep"),
+        pytest.param("sudoku4", "a.csv", f"Puzzle,Solution\n{'0' * 140_000},1\n", "is not CSV", id="a long field"),
     ],
 )
 def test_faulty_files(tmp_path, name, file, content, error):
     (tmp_path / file).write_text(content)
     with pytest.raises(InputError, match=error):
         TASKS[name].examples(tmp_path / file)
+
+
+def test_files_are_bounded(tmp_path, monkeypatch):
+    """A packed file of 3 MB may unpack to 3 GB, and a device never ends."""
+    monkeypatch.setattr(files, "MOST", 1 << 21)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(bytes(1 << 23)))
+    for path in (tmp_path / "a.jsonl.gz", Path("/dev/zero")):
+        with pytest.raises(InputError, match=r"holds more than 2,097,152 bytes: give a part of it"):
+            TASKS["gsm8k"].examples(path)
 
 
 def test_missing_files(tmp_path, monkeypatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import itertools
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -81,6 +83,27 @@ def test_labels_of_an_axis_and_a_prompt_that_is_a_sign(site: str, show: Open) ->
     }""")
     command = "unmask generate --model text --recipe none --length 2 --"
     assert said == [f"printf %s - | {command} -", f"{command} -x", f"{command} ''"]
+
+
+def test_a_copied_command_holds_no_control_characters(site: str, show: Open) -> None:
+    page = show(site, wait="() => window.views")
+    prompts = ["Vienna\x03\necho PWNED\n", "it's \\n\t\x7f\x1b[31m \x85", "two\nlines", "plain 'words' \\"]
+    said = page.evaluate(
+        """async (prompts) => {
+      const { python, shell } = await import("/words.js");
+      const model = { id: "text", unmask: { device: "cpu" } };
+      return prompts.map((prompt) => [shell, python].map((how) => how({ kind: "text", prompt }, model, {})));
+    }""",
+        prompts,
+    )
+    for prompt, (command, code) in zip(prompts, said, strict=True):
+        assert command.isprintable() and code.replace("\n", "").isprintable()
+        words = command.replace("unmask", "printf '%s\\0'", 1)
+        env = {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"}
+        found = subprocess.run(["bash", "-c", words], capture_output=True, check=True, env=env).stdout
+        assert found.decode().split("\0")[-2] == prompt
+        call = next(node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call) and len(node.args) == 2)
+        assert ast.literal_eval(call.args[1]) == prompt
 
 
 def test_events_one_at_a_time_in_two_views(board: list[Event], prose: list[Event], site: str, show: Open) -> None:

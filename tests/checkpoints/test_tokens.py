@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ from tokenizers import Tokenizer as Fast
 
 from unmask import decode, load
 from unmask.errors import InputError
-from unmask.models import memory
+from unmask.models import chat_process, growth, memory, tokenizers
 from unmask.models.tokenizers import FileTokenizer, Numbers, read_tokenizer
 
 from .small import (
@@ -95,6 +99,52 @@ def test_bad_tokenizer_config(small, text):
     refused(small, "tokenizer_config.json")
 
 
+REPLACE = normalizers.Replace
+TWICE, ANYWHERE = REPLACE("a", "aa"), REPLACE(Regex("b?"), "aa")
+MAPPED = base64.b64encode(bytes(4) + b"a" * 300 + b"\0").decode()  # a table of sentencepiece without a trie
+EXPLODING = {
+    "replacements": normalizers.Sequence([TWICE] * 60),
+    "in turns": normalizers.Sequence([normalizers.Sequence([REPLACE("a", "bb"), REPLACE("b", "aa")])] * 20),
+    "anywhere": normalizers.Sequence([ANYWHERE] * 60),
+    "a long one": REPLACE("a", "b" * 10_000),
+    "prepended": normalizers.Prepend("a" * 10_000),
+    "bytes": normalizers.Sequence([normalizers.ByteLevel()] * 30),
+}
+
+
+@pytest.mark.parametrize("name", EXPLODING)
+def test_a_tokenizer_that_makes_too_much_of_a_text(small, name):
+    fast = plain()
+    fast.normalizer = EXPLODING[name]
+    fast.save(str(small / "tokenizer.json"))
+    refused(small, "normalizer of the tokenizer makes more than 256 characters of one", "memory")
+
+
+def test_a_decoder_that_makes_too_much_of_a_token(small):
+    fast = plain()
+    fast.decoder = decoders.Sequence([decoders.Replace("a", "aa")] * 60)
+    fast.save(str(small / "tokenizer.json"))
+    refused(small, "decoder of the tokenizer makes more than 256 characters of one", "memory")
+
+
+def test_the_table_of_a_tokenizer_counts_by_its_longest_text():
+    step = {"type": "Precompiled", "precompiled_charsmap": MAPPED}
+    assert growth.growth(step) > growth.MOST
+    step["precompiled_charsmap"] = base64.b64encode(b"\4\0\0\0" + bytes(4) + b"abc\0de\0").decode()
+    assert growth.growth(step) == 3 and growth.growth({"type": "Sequence", "normalizers": [step] * 5}) == 243
+
+
+def test_ordinary_steps_of_tokenizers_are_allowed(small):
+    quotes = [REPLACE(old, new) for old, new in (("``", '"'), ("''", '"'), ("…", "..."), ("½", "1/2"))] * 9
+    forms = [normalizers.NFKC(), normalizers.BertNormalizer(), normalizers.Lowercase()]
+    llama = [normalizers.Prepend("▁"), REPLACE(" ", "▁"), REPLACE(Regex(" {2,}"), " ")]
+    fast = plain()
+    fast.normalizer = normalizers.Sequence([*quotes, *forms, *llama])
+    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(), pre_tokenizers.ByteLevel()])
+    fast.save(str(small / "tokenizer.json"))
+    assert load(small).tokenizer.fast.normalizer.normalize_str("``a…") == '▁"a...'
+
+
 def test_panic_while_encoding(small):
     table = json.loads(plain().to_str()) | {"pre_tokenizer": {"type": "FixedLength", "length": 0}}
     (small / "tokenizer.json").write_text(json.dumps(table))
@@ -134,6 +184,26 @@ def test_padding_and_truncation_are_off(small):
     fast.enable_truncation(2)
     fast.save(str(small / "tokenizer.json"))
     assert load(small).tokenizer.encode("abcd") == [0, 1, 2, 3]
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded():
+    tokenizer, text = load("text").tokenizer, "The city of Vienna " * 50_000
+    beats, done = [], threading.Event()
+
+    def beat() -> None:
+        while not done.wait(0.001):
+            beats.append(None)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    tokenizer.fast.encode("warm")
+    before = len(beats)
+    found = tokenizer._encoded(text)
+    during = len(beats) - before
+    done.set()
+    thread.join()
+    assert during > 10
+    assert found == tokenizer.fast.encode(text, add_special_tokens=False).ids
 
 
 def test_ids_that_the_tokenizer_does_not_know(small):
@@ -359,6 +429,66 @@ def test_templates_of_the_hub_find_what_they_expect(tmp_path):
 def test_templates_stay_small(template):
     with pytest.raises(InputError, match="too large"):
         FileTokenizer(None, template).chat(USER)
+
+
+DOUBLED = "{% set n = namespace(x='aaaaaaaa') %}{% for i in range(29) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+UNBOUNDED = {
+    "~": DOUBLED,
+    "%": "{{ ('%2000000000s' % 'x') | length }}",
+    "% *": "{{ ('%*d' % (2000000000, 1)) | length }}",
+    "a method": "{{ 'a'.ljust(2000000000) | length }}",
+    "zfill": "{{ 'a'.zfill(2000000000) | length }}",
+    "a filter": "{{ 'a' | center(2000000000) | length }}",
+    "format": "{{ '{:2000000000}'.format('a') | length }}",
+    "slice": "{{ [1] | slice(200000000) | list | length }}",
+    "batch": "{{ [1] | batch(2000000000, 'x') | list | length }}",
+    "a block": "{% set x %}"
+    + "{% for i in range(99999) %}{% for j in range(999) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}"
+    "{% endset %}",
+    "a list of itself": "{% set n = namespace(x=['a']) %}{% for i in range(40) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+    "{{ n.x | string | length }}",
+    "loops": ENDLESS,
+    "macros": "{% macro f(n) %}{% if n %}{% set a = f(n - 1) ~ f(n - 1) %}{% endif %}{% endmacro %}{{ f(60) }}",
+}
+
+
+@pytest.fixture
+def renderer(monkeypatch):
+    monkeypatch.setattr(chat_process, "SECONDS", 0.7)
+    made = chat_process.Renderer()
+    monkeypatch.setattr(tokenizers, "RENDERER", made)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_templates_have_limits_of_memory_and_time(renderer, name):
+    began = time.monotonic()
+    with pytest.raises(InputError, match=r"the chat template (takes more than 0.7 s or 1024 MiB|refuses)") as caught:
+        FileTokenizer(None, UNBOUNDED[name]).chat(USER)
+    assert time.monotonic() - began < 5 and caught.value.hint
+    assert FileTokenizer(None, SHORT, {"bos_token": ""}).chat(USER) == "[user] hi\n"  # in another process
+
+
+def test_many_templates_without_end_do_not_wait_for_each_other(renderer):
+    began = time.monotonic()
+    with ThreadPoolExecutor(12) as pool:
+        jobs = [pool.submit(FileTokenizer(None, ENDLESS).chat, USER) for _ in range(12)]
+        assert all(isinstance(job.exception(), InputError) for job in jobs)
+    assert time.monotonic() - began < 5  # not 12 × 0.7
+    assert FileTokenizer(None, SHORT, {"bos_token": ""}).chat(USER) == "[user] hi\n"
+
+
+def test_a_fork_renders_in_a_process_of_its_own(renderer):
+    words = FileTokenizer(None, "{{ messages[0].content }}")
+    assert words.chat(USER) == "hi"
+    mine = renderer.process
+    renderer.owner += 1  # as in a fork
+    assert words.chat([{"role": "user", "content": "ö\ud800\n"}]) == "ö\ud800\n"
+    assert renderer.process is not mine and mine.poll() is None
+    mine.communicate()
+    assert mine.returncode == 0  # it ends with its input
 
 
 def test_json_in_templates_is_that_of_the_hub():

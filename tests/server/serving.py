@@ -1,7 +1,11 @@
-"""Servers that run in a thread, and models that misbehave."""
+"""Servers that run in a thread, models that misbehave, and requests byte by byte."""
 
 from __future__ import annotations
 
+import http.client
+import json
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +16,7 @@ from typing import Any
 import torch
 from openai import OpenAI
 
-from unmask import Denoiser
+from unmask import Denoiser, Recipe, decode, load
 from unmask.core.state import State
 from unmask.models.wrap import Wrapped
 from unmask.server.limits import Limits
@@ -39,11 +43,12 @@ class Poisoned(Wrapped):
 
     raises: int
     nonsense: int
+    error: type[BaseException] = RuntimeError
 
     def look(self, state: State, rows: torch.Tensor) -> tuple[torch.Tensor, Any]:
         first = state.tokens[rows].gather(1, state.attend[rows].long().argmax(1)[:, None])[:, 0]
         if bool((first == self.raises).any()):
-            raise RuntimeError("poison")
+            raise self.error("poison")
         hidden, cache = self.inner.look(state, rows)
         return hidden.masked_fill((first == self.nonsense)[:, None, None], torch.nan), cache
 
@@ -93,3 +98,41 @@ def running(models: dict[str, Denoiser], token: str | None = None, **settings: A
         yield here
     finally:
         here.stop()
+
+
+# --- requests, byte by byte ------------------------------------------------------------------------------------------
+
+HEAD = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
+ASK = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
+
+
+def post(here: Running, body: bytes, path: str = "/v1/completions", **headers: str) -> tuple[int, Any]:
+    line = http.client.HTTPConnection("127.0.0.1", here.port, timeout=30)
+    try:
+        line.request("POST", path, body, {"content-type": "application/json", **headers})
+        answer = line.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if answer.headers["content-type"] == "application/json" else text
+    finally:
+        line.close()
+
+
+def begin(here: Running, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
+    """A request on its way; nobody has read its answer."""
+    line = socket.create_connection(("127.0.0.1", here.port), timeout=30)
+    data = json.dumps(body).encode()
+    line.sendall(HEAD.format(path, len(data)).encode() + data)
+    return line
+
+
+def hang_up(line: socket.socket) -> None:
+    """Like a client that crashes: nothing is said, the line is dead."""
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.close()
+
+
+def right(here: Running) -> None:
+    """The next request is answered correctly."""
+    found = here.client().completions.create(**ASK)
+    recipe = Recipe(length=4, seed=1, temperature=1.0)
+    assert found.choices[0].text == decode(load("table"), "se", recipe=recipe).text

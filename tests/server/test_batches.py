@@ -107,6 +107,35 @@ def test_a_failure_stays_with_its_request(capfd):
     assert "RuntimeError: poison" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
+def test_failures_of_every_kind_stay_with_their_request(error, wait):
+    gate, model = threading.Event(), load("table")
+
+    class Gated(Slow):
+        def look(self, state: Any, rows: Any) -> Any:
+            gate.wait(20)
+            return super().look(state, rows)
+
+    bad = Gated(Poisoned(model, "aenrst".index("n"), -1, error), 0)
+    with running({"table": bad}) as here, ThreadPoolExecutor(5) as pool:
+        client = here.client()
+        pool.submit(client.completions.create, model="table", prompt="s", max_tokens=2)  # the others wait for it
+        wait(lambda: len(here.batcher.running) == 1)
+        given = {"model": "table", "max_tokens": 3, "extra_body": {"sampler": "uniform"}}
+        asked = [("se", 1), ("na", 2), ("te", 3), ("at", 4)]
+        jobs = [pool.submit(client.completions.create, prompt=prompt, seed=seed, **given) for prompt, seed in asked]
+        wait(lambda: len(here.batcher.waiting) == 4)
+        gate.set()
+        found = [job.exception() or job.result() for job in jobs]
+        for (prompt, seed), one in zip(asked, found, strict=True):
+            if prompt == "na":
+                assert isinstance(one, openai.InternalServerError) and error.__name__ in str(one)
+            else:
+                recipe = Recipe(sampler="uniform", length=3, seed=seed, temperature=1.0)
+                assert one.choices[0].text == decode(model, prompt, recipe=recipe).text
+        assert "unmask_retried_total 4.0" in here.batcher.metrics.text()  # they were together
+
+
 def test_a_failure_after_some_steps_repeats_nothing():
     """A batch fails in its third step: whoever has heard two steps hears the rest, once."""
 
@@ -142,3 +171,45 @@ def test_other_models_and_recipes_wait_their_turn():
         jobs += [lambda: client.completions.create(model="table", **one, temperature=0).choices[0].text] * 3
         found = at_once(jobs)
     assert len(set(found[:3])) == len(set(found[3:6])) == len(set(found[6:])) == 1
+
+
+def test_a_large_request_gives_way_to_small_ones(wait):
+    model = load("random")
+    slow = Slow(model, 0.01)
+    with running({"random": slow, "table": load("table")}) as here, ThreadPoolExecutor(1) as pool:
+        client = here.client()
+        large = pool.submit(client.completions.create, model="random", prompt="a", max_tokens=120, seed=3)
+        wait(lambda: len(slow.asked) > 2)
+        for seed, name in ((1, "table"), (2, "random")):
+            given = {"model": name, "prompt": "", "max_tokens": 4, "seed": seed}
+            recipe = Recipe(length=4, seed=seed, temperature=1.0)
+            assert client.completions.create(**given).choices[0].text == decode(load(name), recipe=recipe).text
+            streamed = client.completions.create(**given, stream=True)
+            assert "".join(chunk.choices[0].text for chunk in streamed) == decode(load(name), recipe=recipe).text
+            assert not large.done()
+        recipe = Recipe(length=120, seed=3, temperature=1.0)
+        assert large.result().choices[0].text == decode(model, "a", recipe=recipe).text
+
+
+def test_small_requests_take_at_most_half_of_the_time(wait):
+    """A stream of small ones does not starve the large one."""
+    slow = Slow(load("random"), 0.01)
+    with running({"random": slow}) as here, ThreadPoolExecutor(3) as pool:
+        client, stop = here.client(), threading.Event()
+
+        def small() -> int:
+            count = 0
+            while not stop.is_set():
+                client.completions.create(model="random", prompt="a", max_tokens=4)
+                count += 1
+            return count
+
+        large = pool.submit(client.completions.create, model="random", prompt="a", max_tokens=100, seed=3)
+        wait(lambda: len(slow.asked) > 2)
+        others = [pool.submit(small) for _ in range(2)]
+        try:
+            assert large.result().choices[0].unmask["steps"] == 100
+            assert len(slow.asked) < 300  # about 200; 500 if each of its steps waited for a small one
+        finally:
+            stop.set()
+        assert all(other.result() > 1 for other in others)

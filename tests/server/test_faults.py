@@ -7,15 +7,13 @@ import http.client
 import json
 import re
 import socket
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import openai
 import pytest
-from serving import Running, Slow, running
+from serving import ASK, HEAD, Slow, begin, hang_up, post, right, running
 
 from unmask import Recipe, decode, load
 from unmask.decoding import trace
@@ -23,42 +21,6 @@ from unmask.server import schemas
 from unmask.server.active import ActiveRequest
 from unmask.server.limits import Refusal
 from unmask.server.request import parse
-
-HEAD = "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n"
-ASK = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
-
-
-def post(here: Running, body: bytes, path: str = "/v1/completions", **headers: str) -> tuple[int, Any]:
-    line = http.client.HTTPConnection("127.0.0.1", here.port, timeout=30)
-    try:
-        line.request("POST", path, body, {"content-type": "application/json", **headers})
-        answer = line.getresponse()
-        text = answer.read()
-        return answer.status, json.loads(text) if answer.headers["content-type"] == "application/json" else text
-    finally:
-        line.close()
-
-
-def begin(here: Running, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:
-    """A request on its way; nobody has read its answer."""
-    line = socket.create_connection(("127.0.0.1", here.port), timeout=30)
-    data = json.dumps(body).encode()
-    line.sendall(HEAD.format(path, len(data)).encode() + data)
-    return line
-
-
-def hang_up(line: socket.socket) -> None:
-    """Like a client that crashes: nothing is said, the line is dead."""
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    line.close()
-
-
-def right(here: Running) -> None:
-    """The next request is answered correctly."""
-    found = here.client().completions.create(**ASK)
-    recipe = Recipe(length=4, seed=1, temperature=1.0)
-    assert found.choices[0].text == decode(load("table"), "se", recipe=recipe).text
-
 
 # --- clients that leave ----------------------------------------------------------------------------------------------
 
@@ -80,10 +42,11 @@ def test_a_client_that_leaves_cancels_its_work(wait, path, stream):
         assert 'unmask_choices_total{how="cancelled"} 1' in here.batcher.metrics.text()
 
 
-def test_a_batch_goes_on_for_the_others(wait):
+def test_a_batch_goes_on_for_the_others(wait, monkeypatch):
     slow = Slow(load("random"), 0.005)
     body = {"model": "random", "prompt": "a", "max_tokens": 60, "stream": True}
     with running({"random": slow}) as here, ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr("unmask.server.batcher.NESTED", 1)
         first = begin(here, {**body, "max_tokens": 400})  # the two others come while it is decoded
         wait(lambda: len(slow.asked) > 3)
         other = pool.submit(here.client().completions.create, model="random", prompt="b", max_tokens=60, seed=3)
@@ -109,7 +72,7 @@ def test_two_hundred_clients_hang_up_in_the_middle(wait):
         wait(lambda: not here.batcher.running and not here.batcher.waiting)
         right(here)
         wait(lambda: not here.server.server_state.tasks)
-    assert threading.active_count() <= before + 1
+    wait(lambda: threading.active_count() <= before + 1)  # workers of the pool end after their loop
 
 
 def test_a_reader_that_is_too_slow_is_told(usual, monkeypatch):

@@ -135,3 +135,15 @@ def test_without_its_packages_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert main(["serve"]) == 2
     assert capsys.readouterr().err == "unmask: error: serving needs fastapi: pip install 'unmask[serve]'\n"
+
+
+def test_a_ready_line_that_cannot_be_written_is_the_reason(capfd, monkeypatch) -> None:
+    def full(*words: object, **options: object) -> None:
+        if options.get("file") in (None, sys.stdout):
+            raise OSError(28, "No space left on device")
+        sys.stderr.write(" ".join(map(str, words)) + "\n")
+
+    monkeypatch.setattr("builtins.print", full)
+    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail(f"it left with {status}"))
+    assert main(["serve", "--model", "table", "--port", "0"]) == 2
+    assert "No space left on device" in capfd.readouterr().err

@@ -107,8 +107,10 @@ def _load(path: str, stamp: int) -> Background:
         table = Background(found, int(data["num_token"]), path, None if model is None else str(model))
     except OSError as error:
         raise InputError(f"cannot read the background table {path!r} ({error.strerror})", way_out) from None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise InputError(f"{path!r} is not a background table", way_out) from None
     if table.total <= 0 or any(token < 0 or n <= 0 for token, n in table.counts.items()):
         raise InputError(f"{path!r} holds a count or a token id that is not positive", way_out)
+    if max([table.total, *table.counts, *table.counts.values()]) >= 2**63:
+        raise InputError(f"{path!r} holds a count or a token id that is too large", way_out)
     return table

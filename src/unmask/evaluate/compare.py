@@ -60,6 +60,12 @@ def compare(paths: Sequence[str]) -> dict[str, Any]:
     for path, file in zip(paths[1:], files[1:], strict=True):
         _alike(paths[0], files[0].header, path, file.header)
     runs = [{row.number: row for row in file.graded(path)} for path, file in zip(paths, files, strict=True)]
+    for path, file in zip(paths, files, strict=True):
+        missing = [name for name in ("task", "data", "sha256", "model", "recipe") if name not in file.header]
+        if missing:
+            raise InputError(
+                f"the header of {path!r} has no {missing[0]!r}", "it was changed, or made by another version"
+            )
     common = sorted(set(runs[0]).intersection(*runs[1:]))
     if not common:
         raise InputError("the files have no question in common", "resume the runs, or compare others")

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
@@ -84,6 +84,8 @@ def _write(file: IO[bytes], end: int, lines: Iterable[Line]) -> int:
         os.fsync(file.fileno())
         return file.tell()
     except OSError as error:
+        with suppress(OSError):  # it tries to write the same again, and would hide why
+            file.close()
         raise InputError("cannot write the rows", f"{error.strerror}; earlier rows are kept") from None
 
 
@@ -203,6 +205,7 @@ class Row:
     group: str | None = None  # questions of one size, whose figures are also given apart
 
 
+LARGEST = 2**63  # whole numbers of a row are below: sums of larger ones are not floats
 KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str}
 KINDS |= {"str | None": (str, type(None)), "float | None": (int, float, type(None))}
 
@@ -307,6 +310,7 @@ def _check(line: Line, header: Line, path: str) -> None:
         why = f"its task is {header.get('task')}, version {header.get('version')}"
         raise InputError(f"{path!r} holds no graded answers", why)
     wrong = [name for name, value in line.items() if name not in needed or not isinstance(value, needed[name])]
+    wrong += [name for name, value in line.items() if isinstance(value, int) and abs(value) >= LARGEST]
     if lost or wrong:
         what = f"has no {lost[0]!r}" if lost else f"has an unknown or wrong {wrong[0]!r}"
         raise InputError(f"row {line['number']} of {path!r} {what}", "it was changed, or made by another version")

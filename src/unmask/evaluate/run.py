@@ -186,7 +186,7 @@ def _decoded(
 
 
 def _reader(task: Task, example: Example) -> Callable[[str], str | None]:
-    return lambda text: task.extract(task.cut(text), example)
+    return lambda text: task.extract(task.read_strictly(text), example)
 
 
 def _row(task: Task, question: Question, given: list[int], found: Result, share: int, grade: Grade) -> Row:
@@ -201,7 +201,7 @@ def _row(task: Task, question: Question, given: list[int], found: Result, share:
         puzzle=None if puzzle is None else str(example.fields["input"]),
         prompt=None if puzzle is not None else hashlib.sha256(json.dumps(question.ask).encode()).hexdigest()[:16],
         text=text,
-        answer=task.extract(task.cut(text), example),
+        answer=task.extract(task.read_strictly(text), example),
         as_published=published,
         strict=strict,
         fault=fault,
@@ -236,7 +236,7 @@ def grader(task: Task, insist: bool = False) -> Grade:
         ends: list[str] = []
 
         def program(code: str) -> sandbox.Outcome:
-            outcome = sandbox.run(code, limits=sandbox.Limits(task.seconds, MEMORY), insist=insist)
+            outcome = sandbox.run(code, limits=sandbox.Limits(task.seconds, MEMORY), insist=insist, copy=False)
             ends.append(outcome.why)
             return outcome
 

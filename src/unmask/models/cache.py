@@ -123,7 +123,7 @@ class KeptBlocks:
     """
 
     given: Layers  # [P, H, C, d]
-    real: Tensor  # [P, C] bool
+    length: Tensor  # [P] int64: how many they are
     entry: Tensor  # [B] int64: the prompt of each row
     own: Layers  # [B, H, …, d]
     end: Tensor  # [B] int64
@@ -267,48 +267,37 @@ class BlockCache(Keeps):
         """What the window sees besides itself: what was given, finished blocks, the rest of an open block."""
         rows, past = window.rows, []
         entry, end, low = kept.entry[rows], kept.end[rows], window.ranks[:, 0]
-        if kept.real.shape[1]:
-            past.append(Past(kept.given, kept.real[entry], entry))
+        if kept.given:
+            past.append(Past(kept.given, kept.length[entry], entry=entry))
         if kept.stored:
             own = kept.own if _everyone(rows, len(kept.end)) else _taken(kept.own, rows)
-            past.append(Past(own, torch.arange(kept.stored, device=rows.device) < end[:, None]))
+            past.append(Past(own, end))
         if kept.open is not None and not bool(window.whole.all()):
             size = self.attention.size
             ranks = window.block[:, None] * size + torch.arange(size, device=rows.device)
             elsewhere = (ranks < low[:, None]) | (ranks > window.ranks[:, -1:])
             there = elsewhere & (ranks < kept.count[rows][:, None]) & ~window.whole[:, None]
-            past.append(Past(_taken(kept.open.layers, rows), there))
+            past.append(Past(_taken(kept.open.layers, rows), seen=there))
         return tuple(past)
 
     def _first(self, state: State, most: int) -> KeptBlocks:
-        """What was given before the first open block, computed once a prompt, `most` prompts at a time."""
+        """What was given before the first open block, computed once a prompt, at most `most` prompts at a time."""
         prompts = torch.arange(0, len(state.tokens), state.particles, device=state.tokens.device)
-        number = numbers(state, self.attention)
+        number, weight = numbers(state, self.attention), self.inner.network.embed.weight
         at, real = _listed((number[prompts] < 0) & state.attend[prompts])
         place, ranked = _listed((number >= 0) & state.attend)
-        parts = [
-            self._given(state, rows, number, columns, there)
-            for rows, columns, there in zip(*(torch.split(one, most) for one in (prompts, at, real)), strict=True)
-        ]
-        given = tuple(
-            (torch.cat([one[layer][0] for one, _ in parts]), torch.cat([one[layer][1] for one, _ in parts]))
-            for layer in range(len(parts[0][0]))
-        )
+        given: Layers = ()
+        length, edge = real.sum(1), weight.new_zeros(len(prompts), weight.shape[1])
+        for count, group in _groups(length):
+            for some in torch.split(group, most) if count else ():
+                block = number[prompts[some]].gather(1, at[some, :count])
+                seen = block[:, :, None] >= block[:, None]
+                found = self._compute(state, prompts[some], at[some, :count], (), seen)
+                columns = torch.arange(count, device=at.device).expand(len(some), -1)
+                given = _written(given, len(prompts), some, columns, found.layers, at.shape[1])
+                edge = edge.index_copy(0, some, found.hidden[:, -1])
         entry = torch.arange(len(state.tokens), device=prompts.device) // state.particles
-        edge = torch.cat([edge for _, edge in parts])[entry]
-        return KeptBlocks(given, real, entry, (), torch.zeros_like(entry), edge, place, ranked.sum(1))
-
-    def _given(self, state: State, rows: Tensor, number: Tensor, at: Tensor, real: Tensor) -> tuple[Layers, Tensor]:
-        """Keys and values of these columns, and the output [R, D] at the last of them."""
-        if not at.shape[1]:
-            weight = self.inner.network.embed.weight
-            return (), torch.zeros(len(rows), weight.shape[1], dtype=weight.dtype, device=weight.device)
-        block = number[rows].gather(1, at)
-        seen = (block[:, :, None] >= block[:, None]) & real[:, None]
-        seen = seen | torch.eye(at.shape[1], dtype=torch.bool, device=at.device)  # no softmax is empty
-        found = self._compute(state, rows, at, (), seen)
-        last = (real.sum(1) - 1).clamp(min=0)
-        return found.layers, found.hidden[torch.arange(len(rows), device=at.device), last]
+        return KeptBlocks(given, length, entry, (), torch.zeros_like(entry), edge[entry], place, ranked.sum(1))
 
 
 def _finished(kept: KeptBlocks, window: _Window, found: _Found, size: int) -> KeptBlocks:
@@ -326,14 +315,15 @@ def _finished(kept: KeptBlocks, window: _Window, found: _Found, size: int) -> Ke
 
 def _written(old: Layers, batch: int, rows: Tensor, at: Tensor, new: Layers, length: int) -> Layers:
     """Layers [batch, H, length, d] with the new entries of rows at `at` [R, W]; those at `length` are dropped."""
+    row, place = (at < length).nonzero(as_tuple=True)
 
     def renewed(layer: int, part: int) -> Tensor:
         fresh = new[layer][part]
-        whole = fresh.new_zeros(batch, fresh.shape[1], length + 1, fresh.shape[3])
+        whole = fresh.new_zeros(batch, fresh.shape[1], length, fresh.shape[3])
         if old:
             whole[:, :, : old[layer][part].shape[2]] = old[layer][part]
-        whole[rows] = whole[rows].scatter(2, at[:, None, :, None].expand_as(fresh), fresh)
-        return whole[:, :, :length]
+        whole[rows[row], :, at[row, place]] = fresh[row, :, place]
+        return whole
 
     return tuple((renewed(layer, 0), renewed(layer, 1)) for layer in range(len(new)))
 
@@ -388,35 +378,36 @@ class WindowCache(Keeps):
         if kept is not None:
             fresh = kept.block[rows] != block[rows]
             fresh = fresh | (kept.age[rows] + 1 >= self.every) if self.every else fresh
-        if bool(fresh.any()):
-            kept = self._refreshed(state, kept, rows[fresh], block)
+        pads = (~state.attend).sum(1)
+        for pad, group in _groups(pads[rows[fresh]]):
+            kept = self._refreshed(state, kept, rows[fresh][group], block, pad)
         assert kept is not None
         out = kept.hidden[rows]
         if not bool(fresh.all()):
             old = (~fresh).nonzero()[:, 0]
             kept = replace(kept, age=kept.age.index_add(0, rows[old], torch.ones_like(old)))
-            begin, end = self._window(state, block)
+            begin, end = self._window(state, block, pads)
             for width, group in _groups((end - begin)[rows[old]]):
-                places = old[group]
-                at = begin[rows[places], None] + torch.arange(width, device=rows.device)
-                out[places] = self._computed(state, kept, rows[places], at, out[places])
+                for pad, some in _groups(pads[rows[old[group]]]):
+                    places = old[group[some]]
+                    at = begin[rows[places], None] + torch.arange(width, device=rows.device)
+                    out[places] = self._computed(state, kept, rows[places], at, out[places], pad)
         return out, kept
 
-    def _refreshed(self, state: State, kept: KeptRows | None, rows: Tensor, block: Tensor) -> KeptRows:
-        """With a full pass of these rows."""
-        at = torch.arange(state.tokens.shape[1], device=rows.device).expand(len(rows), -1)
-        seen = None
-        if state.padded:
-            seen = state.attend[rows][:, None] | torch.eye(at.shape[1], dtype=torch.bool, device=rows.device)
-        found = self._compute(state, rows, at, (), seen)
+    def _refreshed(self, state: State, kept: KeptRows | None, rows: Tensor, block: Tensor, pad: int) -> KeptRows:
+        """With a full pass of these rows, which have `pad` columns of padding."""
+        batch, length = state.tokens.shape
+        at = torch.arange(pad, length, device=rows.device).expand(len(rows), -1)
+        found = self._compute(state, rows, at, (), None)
         hidden = found.hidden
         if self.inner.shift:
             hidden = torch.where(found.columns[:, :, None] > 0, hidden.roll(1, 1), hidden)
-        batch, length = state.tokens.shape
+        hidden = torch.nn.functional.pad(hidden, (0, 0, pad, 0))
         if kept is None:
             none = torch.full_like(state.open, -1)
             kept = KeptRows((), hidden.new_zeros(batch, length, hidden.shape[2]), none, none)
-        every = found.layers if _everyone(rows, batch) else _written(kept.layers, batch, rows, at, found.layers, length)
+        whole = _everyone(rows, batch) and not pad
+        every = found.layers if whole else _written(kept.layers, batch, rows, at, found.layers, length)
         return KeptRows(
             every,
             kept.hidden.index_copy(0, rows, hidden),
@@ -424,24 +415,24 @@ class WindowCache(Keeps):
             kept.age.index_fill(0, rows, 0),
         )
 
-    def _window(self, state: State, block: Tensor) -> tuple[Tensor, Tensor]:  # [B], [B]
+    def _window(self, state: State, block: Tensor, pads: Tensor) -> tuple[Tensor, Tensor]:  # [B], [B]
         """The first column that is computed and the one after the last."""
         rank, length = state.rank, state.tokens.shape[1]
         number = torch.where(state.writable, rank // self.block, -1)
         mine = number == block[:, None]
         places = torch.arange(length, device=rank.device).expand_as(rank)
         first = places.where(mine, length - 1).amin(1) - self.before - int(self.inner.shift)
-        pads = (~state.attend).sum(1)
         end = torch.full_like(first, length)
         if self.after is not None:
             end = (places.where(mine, 0).amax(1) + 1 + self.after).clamp(max=length)
         return torch.maximum(first, pads), end
 
-    def _computed(self, state: State, kept: KeptRows, rows: Tensor, at: Tensor, old: Tensor) -> Tensor:  # [R, L, D]
-        """The hidden states of rows, new in the window."""
-        inside = torch.zeros_like(state.attend[rows]).scatter(1, at, True)
+    def _computed(self, state: State, kept: KeptRows, rows: Tensor, at: Tensor, old: Tensor, pad: int) -> Tensor:
+        """The hidden states [R, L, D] of rows with `pad` columns of padding, new in the window."""
+        outside = torch.ones_like(state.attend[rows]).scatter(1, at, False)[:, pad:]
         layers = kept.layers if _everyone(rows, len(kept.age)) else _taken(kept.layers, rows)
-        found = self._compute(state, rows, at, (Past(layers, state.attend[rows] & ~inside),), None)
+        real = tuple((keys[:, :, pad:], values[:, :, pad:]) for keys, values in layers)
+        found = self._compute(state, rows, at, (Past(real, seen=outside),), None)
         hidden, columns = found.hidden, at
         if self.inner.shift:  # outputs belong to the next columns; that of the last one is outside
             first = torch.where(found.columns[:, :1, None] > 0, old.gather(1, _wide(at[:, :1], old)), hidden[:, :1])

@@ -1,8 +1,14 @@
-"""A chat template of a checkpoint × messages -> the text of the prompt. The template runs in a sandbox."""
+"""A chat template of a checkpoint × messages -> the text of the prompt. The template runs in a sandbox.
+
+`chat_process` calls it in a process of its own, since the sandbox bounds neither memory nor time.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from unmask.errors import InputError, guarded
+from unmask.errors import InputError, UnmaskError, guarded
 
 Message = Mapping[str, str]
 LONGEST = 1 << 24  # characters of a rendered chat
@@ -32,6 +38,36 @@ def render(template: str, messages: Sequence[Message], names: Mapping[str, str])
             if length > LONGEST:
                 raise InputError("the chat template does not end", "the checkpoint is damaged")
     return "".join(parts)
+
+
+def answer_lines(seconds: float, memory: int) -> None:
+    """Each line on stdin is a template with messages and names -> a line with its text or its error on stdout.
+
+    A first line says that it is ready.
+    """
+    sys.stdout.buffer.write(b"ready\n")
+    sys.stdout.buffer.flush()
+    for line in sys.stdin.buffer:
+        _limit(seconds, memory)
+        try:
+            answer: dict[str, Any] = {"text": render(*json.loads(line))}
+        except UnmaskError as error:
+            answer = {"error": [error.message, error.hint]}
+        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _limit(seconds: float, memory: int) -> None:
+    """Of this process: its memory, and processor time for one more dialogue, should nobody be left to end it."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    cpu = math.ceil(time.process_time() + seconds) + 1
+    for which, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, cpu)):
+        _, hard = resource.getrlimit(which)
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(which, (soft, hard))
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):

@@ -66,8 +66,44 @@ class Past:
     """
 
     layers: tuple[Pair, ...]
-    seen: Tensor  # [R, C] bool
+    count: Tensor | None = None  # [R] int64: a row sees the first ones; None: all
+    seen: Tensor | None = None  # [R, C] bool: of these, only some
     entry: Tensor | None = None  # [R] int64; None: each row its own
+
+    @property
+    def columns(self) -> int:
+        return self.layers[0][0].shape[2]
+
+    def mask(self, rows: int) -> Tensor:  # [R, C] bool
+        """Who sees what."""
+        keys = self.layers[0][0]
+        found = torch.ones(rows, self.columns, dtype=torch.bool, device=keys.device)
+        if self.count is not None:
+            found = found & (torch.arange(self.columns, device=keys.device) < self.count[:, None])
+        return found if self.seen is None else found & self.seen
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """Rows that see equally many past columns, of the same entries."""
+
+    rows: Tensor | None  # [R'] int64; None: all
+    entries: tuple[int | None, ...]  # of each past part
+    counts: tuple[int, ...]
+
+
+def _alike(past: tuple[Past, ...], rows: int) -> list[_Alike]:
+    """Groups of rows whose attention has the same shape. What a row computes then does not depend on the others."""
+    entries = [[None] * rows if one.entry is None else one.entry.tolist() for one in past]
+    counts = [[one.columns] * rows if one.count is None else one.count.tolist() for one in past]
+    found: dict[Any, list[int]] = {}
+    for row in range(rows):
+        key = tuple(part[row] for part in entries), tuple(part[row] for part in counts)
+        found.setdefault(key, []).append(row)
+    if len(found) == 1:
+        return [_Alike(None, *next(iter(found)))]
+    device = past[0].layers[0][0].device
+    return [_Alike(torch.tensor(some, device=device), *key) for key, some in found.items()]
 
 
 @dataclass(frozen=True)
@@ -78,6 +114,7 @@ class _Sites:
     sin: Tensor | None
     seen: Any  # [R, 1, S, S] bool, or a BlockMask of torch's flex attention; None: everything
     past: tuple[Past, ...]  # what they see besides
+    alike: list[_Alike]  # rows together whose attention has the same shape; empty: all at once, with a mask
 
 
 class Block(nn.Module):
@@ -112,8 +149,7 @@ class Block(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if sites.cos is not None and sites.sin is not None:
             q, k = rotate(q, sites.cos, sites.sin), rotate(k, sites.cos, sites.sin)
-        mixed = attended(q, k, v, sites.seen, [(one.layers[layer], one) for one in sites.past])
-        mixed = mixed.transpose(1, 2).flatten(2)
+        mixed = attended(q, k, v, sites, layer).transpose(1, 2).flatten(2)
         x = torch.add(x, self.out(mixed) if change is None else change[2] * self.out(mixed))
         y = _modulated(self.mlp_norm(x), None if change is None else change[3:5])
         y = self._mlp(y)
@@ -130,17 +166,20 @@ class Block(nn.Module):
 
 # --- attention --------------------------------------------------------------------------------------------------------
 
-Parts = list[tuple[Pair, Past]]  # keys and values of one layer, and who sees them
 
-
-def attended(q: Tensor, k: Tensor, v: Tensor, seen: Any, past: Parts) -> Tensor:  # [R, H, S, d]
-    """Attention to these columns and to `past` ones; each key and value head serves several queries' heads."""
-    many = q.shape[1] // k.shape[1]
-    if past and not q.is_cuda and q.dtype in (torch.float32, torch.float64):
-        return _beside(q, k, v, seen, past)
-    if past:
-        seen = _whole(q, seen, past)
-        k, v = (torch.cat([_rows(pair[part], one) for pair, one in past] + [(k, v)[part]], 2) for part in range(2))
+def attended(q: Tensor, k: Tensor, v: Tensor, sites: _Sites, layer: int) -> Tensor:  # [R, H, S, d]
+    """Attention to these columns and to past ones; each key and value head serves several queries' heads."""
+    many, seen = q.shape[1] // k.shape[1], sites.seen
+    if sites.alike:
+        return _beside(q, k, v, sites, layer)
+    if sites.past:
+        seen = _whole(q, seen, sites.past)
+        olds = [one.layers[layer] for one in sites.past]
+        entries = [slice(None) if one.entry is None else one.entry for one in sites.past]
+        k, v = (
+            torch.cat([*(old[part][entry] for old, entry in zip(olds, entries, strict=True)), new], 2)
+            for part, new in enumerate((k, v))
+        )
     k, v = _spread(k, many), _spread(v, many)
     if seen is None or isinstance(seen, Tensor):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
@@ -150,59 +189,55 @@ def attended(q: Tensor, k: Tensor, v: Tensor, seen: Any, past: Parts) -> Tensor:
     return mixed
 
 
-def _beside(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, past: Parts) -> Tensor:
-    """One softmax over all parts, none of which is copied: few columns ask, and many are kept."""
-    rows, heads, width, each = q.shape
-    kv = k.shape[1]
-    asking = (q * each**-0.5).reshape(rows, kv, -1, each)  # [R, kv, many * S, d]
-    scores = [asking @ k.mT]
-    if seen is not None:
-        scores[0] = _hidden(scores[0], seen.expand(rows, 1, width, width).repeat(1, 1, heads // kv, 1))
-    for (keys, _), one in past:
-        scores.append(_hidden(_product(asking, keys.mT, one), one.seen[:, None, None]))
-    shares = torch.split(torch.cat(scores, 3).softmax(3), [part.shape[3] for part in scores], 3)
-    mixed = shares[0] @ v
-    for share, ((_, values), one) in zip(shares[1:], past, strict=True):
-        mixed = mixed + _product(share, values, one)
-    return mixed.view(rows, heads, width, each)
-
-
-def _hidden(scores: Tensor, seen: Tensor) -> Tensor:
-    return scores.masked_fill(~seen, -torch.inf)
-
-
-def _product(left: Tensor, right: Tensor, past: Past) -> Tensor:  # [R, H, A, B] @ [N, H, B, C]
-    """Matrix products of rows with their entries; rows that share one become one product."""
-    if past.entry is None:
-        return left @ right
-    shared = _evenly(past.entry)
-    if shared is None:
-        return left @ right[past.entry]
-    entries, each = shared
-    right = right if len(entries) == len(right) else right[entries]
-    _, heads, many, wide = left.shape
-    folded = left.reshape(-1, each, heads, many, wide).transpose(1, 2).flatten(2, 3)  # [N, H, each * A, B]
-    return (folded @ right).view(-1, heads, each, many, right.shape[3]).transpose(1, 2).flatten(0, 1)
-
-
-def _evenly(entry: Tensor) -> tuple[Tensor, int] | None:
-    """Entries in rising order and the rows of each, where these stand together and are equally many."""
-    found, counts = torch.unique_consecutive(entry, return_counts=True)
-    if bool((counts == counts[0]).all()) and bool((found[1:] > found[:-1]).all()):
-        return found, int(counts[0])
-    return None
-
-
-def _whole(q: Tensor, seen: Tensor | None, past: Parts) -> Tensor:  # [R, 1, S, C + … + S] bool
+def _whole(q: Tensor, seen: Tensor | None, past: tuple[Past, ...]) -> Tensor:  # [R, 1, S, C + … + S] bool
     """What each column sees of the past parts and of the new one, side by side."""
     rows, width = len(q), q.shape[2]
     seen = torch.ones(1, 1, width, width, dtype=torch.bool, device=q.device) if seen is None else seen
-    parts = [one.seen[:, None, None].expand(rows, 1, width, -1) for _, one in past]
+    parts = [one.mask(rows)[:, None, None].expand(rows, 1, width, -1) for one in past]
     return torch.cat([*parts, seen.expand(rows, 1, width, width)], 3)
 
 
-def _rows(kept: Tensor, past: Past) -> Tensor:  # [R, H, C, d]
-    return kept if past.entry is None else kept[past.entry]
+def _beside(q: Tensor, k: Tensor, v: Tensor, sites: _Sites, layer: int) -> Tensor:
+    """Group by group, one softmax over all parts, none of which is copied: few columns ask, and many are kept."""
+    out = torch.empty_like(q)
+    for group in sites.alike:
+        rows = slice(None) if group.rows is None else group.rows
+        seen = sites.seen if sites.seen is None or len(sites.seen) == 1 else sites.seen[rows]
+        parts, masks = [(k[rows], v[rows])], [seen]
+        for one, entry, count in zip(sites.past, group.entries, group.counts, strict=True):
+            pick = rows if entry is None else slice(entry, entry + 1)
+            keys, values = one.layers[layer]
+            parts.append((keys[pick, :, :count], values[pick, :, :count]))
+            masks.append(None if one.seen is None else one.seen[rows, None, None, :count])
+        out[rows] = _mixed(q[rows], parts, masks)
+    return out
+
+
+def _mixed(q: Tensor, parts: list[Pair], masks: list[Tensor | None]) -> Tensor:  # [R, H, S, d]
+    rows, heads, width, each = q.shape
+    kv = parts[0][0].shape[1]
+    asking = (q * each**-0.5).reshape(rows, kv, -1, each)  # [R, kv, many * S, d]
+    scores = []
+    for (keys, _), mask in zip(parts, masks, strict=True):
+        score = _product(asking, keys.mT)
+        if mask is not None:
+            mask = mask.expand(rows, 1, width, score.shape[3]).repeat(1, 1, heads // kv, 1)
+            score = score.masked_fill(~mask, -torch.inf)
+        scores.append(score)
+    shares = torch.split(torch.cat(scores, 3).softmax(3), [score.shape[3] for score in scores], 3)
+    mixed = shares[0] @ parts[0][1]
+    for share, (_, values) in zip(shares[1:], parts[1:], strict=True):
+        mixed = mixed + _product(share, values)
+    return mixed.view(rows, heads, width, each)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:  # [R, H, A, B] @ [R or 1, H, B, C]
+    """Matrix products; rows that share one entry become one product."""
+    if len(right) == len(left):
+        return left @ right
+    rows, heads, many, wide = left.shape
+    folded = left.transpose(0, 1).reshape(heads, rows * many, wide) @ right[0]
+    return folded.view(heads, rows, many, right.shape[3]).transpose(0, 1)
 
 
 def _norm(shape: Shape) -> nn.Module:
@@ -267,7 +302,7 @@ class Network(nn.Module):
     ) -> tuple[Tensor, list[Pair]]:
         """Hidden states [R, L, D], and, to `keep`, the keys and values [R, H, L, d] of every layer."""
         x = self._embed(tokens, columns)
-        sites = self._sites(attend, past, waves or self.waves(columns), seen)
+        sites = self._sites(len(tokens), attend, past, waves or self.waves(columns), seen)
         condition = self._condition(sigma, x) if self.shape.condition else None
         used: list[Pair] = []
         for layer, block in enumerate(self.blocks):
@@ -306,7 +341,7 @@ class Network(nn.Module):
         exact = torch.float64 if self.embed.weight.dtype == torch.float64 else torch.float32
         return angles.cos().to(exact), angles.sin().to(exact)
 
-    def _sites(self, attend: Tensor | None, past: tuple[Past, ...], waves: Pair | None, seen: Any) -> _Sites:
+    def _sites(self, rows: int, attend: Tensor | None, past: tuple[Past, ...], waves: Pair | None, seen: Any) -> _Sites:
         seen = seen[:, None] if isinstance(seen, Tensor) else seen
         cos, sin = (None, None) if waves is None else waves
         if attend is not None:
@@ -314,7 +349,9 @@ class Network(nn.Module):
             itself = torch.eye(attend.shape[1], dtype=torch.bool, device=attend.device)
             real = attend[:, None, None, :]
             seen = (real if seen is None else real & seen) | itself
-        return _Sites(cos, sin, seen, past)
+        weight = self.embed.weight
+        grouped = bool(past) and not weight.is_cuda and weight.dtype in (torch.float32, torch.float64)
+        return _Sites(cos, sin, seen, past, _alike(past, rows) if grouped else [])
 
     def _condition(self, sigma: Tensor | None, x: Tensor) -> Tensor:  # [R, C], or [1, C] where time is left out
         level = torch.zeros(1, device=x.device) if sigma is None else sigma.to(x.device)

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import InputError, ModelError, guarded
+from unmask.models.chat_process import RENDERER
 from unmask.models.files.checkpoint import inside, read_bytes, read_json
+from unmask.models.growth import check_growth
 
 # How Qwen2 splits text before merging, digits one by one; Dream has it in code, not in a file.
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+LONG = 1 << 14  # characters of a text during which other threads go on: `encode` would hold Python's lock
 
 
 @dataclass(frozen=True)
@@ -90,16 +93,18 @@ class FileTokenizer:
         return self._rendered(self.template, messages)
 
     def _encoded(self, text: str) -> Iterable[int]:
-        ids: list[int] = self.fast.encode(text, add_special_tokens=False).ids
+        if len(text) > LONG:
+            found = self.fast.encode_batch([text], add_special_tokens=False)[0]
+        else:
+            found = self.fast.encode(text, add_special_tokens=False)
+        ids: list[int] = found.ids
         return ids
 
     def _decoded(self, ids: list[int]) -> str:
         return str(self.fast.decode(ids, skip_special_tokens=True))
 
     def _rendered(self, template: str, messages: Sequence[Mapping[str, str]]) -> str:
-        from unmask.models.chat import render  # jinja2 is loaded by the first chat
-
-        return render(template, messages, self.names)
+        return RENDERER.render(template, messages, self.names)
 
 
 # --- from files ------------------------------------------------------------------------------------------------------
@@ -123,6 +128,7 @@ def read_tokenizer(directory: Path) -> FileTokenizer | None:
         fast.no_truncation()
         if getattr(fast.model, "dropout", None):  # for training: it would split the same text differently each time
             fast.model.dropout = None
+        check_growth(fast)
     return FileTokenizer(fast, _template(directory, settings), _names(directory, settings))
 
 

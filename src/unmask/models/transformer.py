@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
@@ -68,16 +69,33 @@ class Transformer:
 
     @torch.no_grad()
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, None]:
-        columns, waves = self._columns(state, rows)
-        attend = state.attend[rows] if state.padded else None  # without a mask attention takes its fast path
-        seen = None if self.attention is None else self._seen(state, rows, self.attention)
+        attend = state.attend[rows]
+        pads = (~attend).sum(1)
+        left = not rows.is_cuda and state.padded and bool((attend.long().argmax(1) == pads).all())
+        if not left or self.compiled is not None:
+            return self._pass(state, rows), None
+        # Rows of one length together, without their padding: nobody's numbers then depend on a longer neighbour.
+        parts, places = [], []
+        for pad in torch.unique(pads).tolist():
+            places.append((pads == pad).nonzero()[:, 0])
+            hidden = self._pass(state, rows[places[-1]], pad)
+            parts.append(F.pad(hidden, (0, 0, pad, 0)))
+        return torch.cat(parts)[torch.cat(places).argsort()], None
+
+    def _pass(self, state: State, rows: Tensor, cut: int | None = None) -> Tensor:  # [R, L - cut, D]
+        """Hidden states of these rows; with `cut`, without that many columns of padding that each of them has."""
+        padded, pad = state.padded and cut is None, cut or 0
+        columns, waves = self._columns(state, rows, padded, pad)
+        attend = state.attend[rows] if padded else None  # without a mask attention takes its fast path
+        seen = None if self.attention is None else self._seen(state, rows, self.attention)[:, pad:, pad:]
         run: Callable[..., tuple[Tensor, list[Pair]]] = self.network
         if self.compiled is not None and len(rows) == len(state.tokens):
             run = self.compiled
-        hidden, _ = run(state.tokens[rows], columns, attend, self.sigma(state, rows), (), False, waves, seen)
+        tokens = state.tokens[rows, pad:]
+        hidden, _ = run(tokens, columns, attend, self.sigma(state, rows), (), False, waves, seen)
         if self.shift:  # the first real token has no left neighbour and keeps its own output
             hidden = torch.where(columns[:, :, None] > 0, hidden.roll(1, 1), hidden)
-        return hidden, None
+        return hidden
 
     def sigma(self, state: State, rows: Tensor) -> Tensor | None:
         """The noise level of these rows, for networks that want it."""
@@ -88,12 +106,12 @@ class Transformer:
         block = numbers(state, blocks)[rows]
         return block[:, :, None] >= block[:, None, :]
 
-    def _columns(self, state: State, rows: Tensor) -> tuple[Tensor, Pair | None]:
+    def _columns(self, state: State, rows: Tensor, padded: bool, pad: int) -> tuple[Tensor, Pair | None]:
         """The columns of these rows, [1, L] where all have the same, and their rotary waves."""
-        if state.padded:
+        if padded:
             columns = state.columns[rows]
             return columns, self.network.waves(columns)
-        length = state.tokens.shape[1]
+        length = state.tokens.shape[1] - pad
         if length not in self._same:
             columns = torch.arange(length, device=self.device)[None]
             self._same[length] = columns, self.network.waves(columns)

@@ -62,6 +62,7 @@ def make_app(config: ServeConfig, token: str | None = None, local: bool = True) 
         description="Masked diffusion language models, decoded along low-uncertainty paths.",
         docs_url=None,  # its page would load scripts of other sites
         redoc_url=None,
+        redirect_slashes=False,  # it would lead to any host that the request names
         lifespan=lifespan,
     )
     app.state.unmask = AppState(config, batcher, token is not None)
@@ -104,6 +105,15 @@ def _sent(*kinds: str) -> dict[str, Any]:
 STREAM, EVENTS = _sent("message"), _sent("start", "step", "end", "error")
 OUTER = APIRouter()
 INNER = APIRouter(responses=ERRORS)
+
+
+async def _few_values(request: Request) -> None:
+    """A dependency: it is called with the parsed body before that is validated."""
+    if await request.body():
+        state_of(request).config.limits.check_values(await request.json())
+
+
+FEW = [Depends(_few_values)]
 
 
 @OUTER.get("/healthz", responses={200: {"model": replies.Health}, 503: {"model": replies.Health}}, summary="Health")
@@ -162,6 +172,7 @@ async def recipes(request: Request) -> JSONResponse:
 
 @INNER.post(
     "/v1/completions",
+    dependencies=FEW,
     responses={200: {"model": replies.CompletionReply, "content": STREAM}},
     summary="Text after a prompt, between two texts, or in the holes of a canvas",
 )
@@ -172,6 +183,7 @@ async def completions(request: Request, body: schemas.Completion) -> Response:
 
 @INNER.post(
     "/v1/chat/completions",
+    dependencies=FEW,
     responses={200: {"model": replies.ChatReply, "content": STREAM}},
     summary="The next message of a dialogue",
 )
@@ -189,6 +201,7 @@ async def _complete(request: Request, body: Body) -> Response:
 
 @INNER.post(
     "/v1/paths",
+    dependencies=FEW,
     responses={200: {"content": EVENTS, "description": "Events start, step and end of a trace; error if it fails"}},
     response_class=Response,
     summary="Every step of all particles, as it is taken",

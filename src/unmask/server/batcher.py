@@ -1,7 +1,11 @@
-"""Choices in a queue -> batches of equal recipes, decoded in a thread, one at a time -> messages of each choice."""
+"""Choices in a queue -> batches of equal recipes, decoded in a thread -> messages of each choice.
+
+One batch runs at a time. Between two of its steps, a batch that is far smaller may be decoded first.
+"""
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -19,6 +23,9 @@ from unmask.server.metrics import Metrics
 
 LINGER = 0.004  # a batch begins after this many seconds without a new choice
 LONGEST = 0.03  # seconds that the first choice of a batch waits for others
+OWN = 0.1  # seconds that a batch runs before it gives way
+SMALLER = 4  # a batch gives way to those of at most this part of its work
+NESTED = 3  # batches that wait for each other, at most
 
 
 class Stopped(Exception):
@@ -65,6 +72,12 @@ class QueuedChoice:
     def cells(self) -> int:
         return self.recipe.build_search().particles * self.positions
 
+    @property
+    def work(self) -> int:
+        """Cells × steps, about."""
+        steps = self.recipe.get("steps") or self.recipe.length or self.positions
+        return self.cells * int(steps)
+
     def event(self, event: Event) -> None:
         """Pass an event on, unless it was sent before its batch failed and is decoded again."""
         self.seen += 1
@@ -80,6 +93,19 @@ class QueuedChoice:
         return was_open
 
 
+@dataclass
+class Clock:
+    """The time of a batch: its own, and what it gave to smaller ones."""
+
+    began: float = field(default_factory=time.monotonic)
+    given: float = 0.0
+
+    def may_give(self) -> bool:
+        """Whether it has had its share: half of the time."""
+        own = time.monotonic() - self.began - self.given
+        return own >= max(OWN, self.given)
+
+
 class Batcher:
     """The thread that decodes. A batch that fails is decoded choice by choice, so that one cannot fail the others."""
 
@@ -88,6 +114,7 @@ class Batcher:
         self.waiting: list[QueuedChoice] = []
         self.running: Sequence[QueuedChoice] = ()
         self.change = threading.Condition()
+        self.nested = 0
         self.closing = False
         self.ended = False
         metrics.waiting.set_function(lambda: len(self.waiting))
@@ -139,14 +166,31 @@ class Batcher:
 
     def _run(self) -> None:
         while (batch := self._next()) is not None:
-            self.running = batch
-            try:
-                self._decode(batch)
-            except BaseException as error:  # a bug of ours: answer the choices, and keep serving
-                self._log(error)
-                for choice in batch:
-                    self._close(choice, error)
-            self.running = ()
+            self._serve(batch)
+
+    def _serve(self, batch: Sequence[QueuedChoice]) -> None:
+        """Decode a batch, perhaps between two steps of another."""
+        outer = self.running
+        self.running, self.nested = [*outer, *batch], self.nested + 1
+        try:
+            self._decode(batch)
+        except BaseException as error:  # a bug of ours: answer the choices, and keep serving
+            self._log(error)
+            for choice in batch:
+                self._close(choice, error)
+        finally:
+            self.running, self.nested = outer, self.nested - 1
+
+    def _give_way(self, batch: Sequence[QueuedChoice], clock: Clock) -> None:
+        """Between two steps of a batch: decode choices that wait and are far smaller."""
+        if not self.waiting or self.nested >= NESTED or not clock.may_give():
+            return
+        with self.change:
+            smaller = [] if self.ended else self._taken(sum(choice.work for choice in batch) // SMALLER)
+        if smaller:
+            began = time.monotonic()
+            self._serve(smaller)
+            clock.given += time.monotonic() - began
 
     def _next(self) -> list[QueuedChoice] | None:
         """The oldest choice and all others of its kind that fit; None at the end."""
@@ -160,16 +204,21 @@ class Batcher:
                 before = len(self.waiting)
                 if before >= self.limits.batch or (not self.change.wait(LINGER) and len(self.waiting) == before):
                     break
-            self._drop_closed()
-            batch = self._batch()
-            self.waiting = [choice for choice in self.waiting if choice not in batch]
+            batch = self._taken()
             return [] if self.ended else batch
 
-    def _batch(self) -> list[QueuedChoice]:
+    def _taken(self, most: float = math.inf) -> list[QueuedChoice]:
+        """The next batch of at most this work, which waits no longer."""
+        self._drop_closed()
+        batch = self._batch(most)
+        self.waiting = [choice for choice in self.waiting if choice not in batch]
+        return batch
+
+    def _batch(self, most: float) -> list[QueuedChoice]:
         batch: list[QueuedChoice] = []
         longest = 0
         for choice in self.waiting:
-            if batch and choice.kind != batch[0].kind:
+            if (batch and choice.kind != batch[0].kind) or (len(batch) + 1) * choice.work > most:
                 continue
             longest = max(longest, choice.positions)  # shorter rows are padded
             if batch and (len(batch) + 1) * choice.cells // choice.positions * longest > self.limits.cells:
@@ -200,7 +249,7 @@ class Batcher:
             results = self._results(batch)
         except Stopped:
             return
-        except Exception as error:
+        except BaseException as error:  # SystemExit and panics of Rust are not Exceptions
             if len(batch) > 1:
                 self._retry(batch)
                 return
@@ -235,8 +284,8 @@ class Batcher:
         )
 
     def _on_event(self, batch: Sequence[QueuedChoice]) -> OnEvent:
-        """A callback that passes events to the choices that want them, and stops a batch without open choices."""
-        parts, wanted = Parts(), any(choice.wants_events for choice in batch)
+        """A callback that passes events on, stops a batch without open choices, and gives way."""
+        parts, wanted, clock = Parts(), any(choice.wants_events for choice in batch), Clock()
 
         def on_event(event: Event) -> None:
             self._close_late(batch)
@@ -246,6 +295,7 @@ class Batcher:
                 for choice, part in zip(batch, parts(event), strict=True):
                     if part is not None:
                         choice.event(part)
+            self._give_way(batch, clock)
 
         return on_event
 

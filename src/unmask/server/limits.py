@@ -8,7 +8,16 @@ from typing import Any
 from unmask.decoding.recipe import Recipe
 from unmask.errors import ModelError, SettingError, UnmaskError
 
+VALUES = 1 << 17  # in the lists and objects of a body, or --max-cells where that is more
+FIELDS = 512  # of one object of a body
+TWO_LENGTHS = "two_lengths"
+LINE, NAME = 1000, 100  # characters of an error, and of the field that it names
 KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
+
+
+def short(text: str, most: int) -> str:
+    """The text; of a longer one both ends: an error may repeat what a request holds, but not all of it."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) + 1 - (most - most // 2) :]}"
 
 
 class Refusal(Exception):
@@ -24,11 +33,14 @@ class Refusal(Exception):
     def body(self) -> dict[str, Any]:
         """The JSON from which the official client makes its exceptions."""
         kind = KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        param = None if self.param is None else short(self.param, NAME)
+        return {"error": {"message": short(str(self), LINE), "type": kind, "param": param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
         """The official client retries after 408, 429 and 5xx, unless a header forbids it."""
+        if self.code == TWO_LENGTHS:
+            return {"connection": "close"}  # what follows may be the rest of this request
         if self.status in (429, 503):
             return {"retry-after": "1"}
         return {"x-should-retry": "false"} if self.status in (408, 500) else {}
@@ -69,6 +81,24 @@ class Limits:
         for name, value in vars(self).items():
             if not value >= (0 if name == "grace" else 1e-3 if name == "seconds" else 1):
                 raise SettingError(f"the limit of {name} is {value}", "it must be positive")
+
+    def check_values(self, body: object) -> None:
+        """Refuse a body of more values than any request needs, before one by one they are validated."""
+        fields = body.items() if isinstance(body, dict) and len(body) <= FIELDS else [(None, body)]
+        left = max(self.cells, VALUES)
+        for name, value in fields:
+            waiting = [value]
+            while waiting:
+                one = waiting.pop()
+                if isinstance(one, dict) and len(one) > FIELDS:
+                    message = f"an object of the request has {len(one):,} fields, more than {FIELDS:,}"
+                    raise Refusal(413, message, "send fewer", param=name)
+                inner = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+                left -= len(inner)
+                if left < 0:
+                    message = f"the request has more than {max(self.cells, VALUES):,} values"
+                    raise Refusal(413, message, "send fewer", param=name)
+                waiting += [part for part in inner if isinstance(part, dict | list)]
 
     def check_steps(self, recipe: Recipe) -> None:
         """Refuse more steps than the longest canvas has positions: they would delay other requests for nothing."""

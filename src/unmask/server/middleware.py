@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from unmask.server.limits import Limits, Refusal
+from unmask.server.limits import TWO_LENGTHS, Limits, Refusal
 from unmask.server.metrics import Metrics
 
 Scope = MutableMapping[str, Any]
@@ -21,7 +22,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN = ("/", "/healthz", "/openapi.json")  # without a token, as is all below /web/
 COUNTED = (*OPEN, "/metrics", "/v1/models", "/v1/recipes", "/v1/completions", "/v1/chat/completions", "/v1/paths")
-LOCAL = ("localhost", "127.0.0.1", "::1")
+LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]*)?", re.IGNORECASE)
+OWN = (b"cross-origin-resource-policy", b"same-origin")  # or a page of another site could tell that unmask runs
 DRAINED = 1 << 26  # bytes that are read of a body that is too large, so that the client gets the error
 
 
@@ -45,6 +47,7 @@ class Middleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), OWN]}
             await send(message)
 
         try:
@@ -64,11 +67,13 @@ class Middleware:
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1").lower()
-        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        if self.token is None and self.local and name not in LOCAL:
-            message = f"{name!r} is not a name of this machine"
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self.token is None and self.local and not LOCAL.fullmatch(host):
+            message = f"{host!r} is not a name of this machine"
             raise Refusal(421, message, "use localhost, or start the server with a token")
+        if b"content-length" in headers and b"transfer-encoding" in headers:  # a proxy may go by the other one
+            hint = "send content-length or transfer-encoding"
+            raise Refusal(400, "the request has two lengths", hint, code=TWO_LENGTHS)
         if self.token is not None and scope["path"] not in OPEN and not scope["path"].startswith("/web/"):
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self.token.encode()):

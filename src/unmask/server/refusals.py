@@ -51,7 +51,9 @@ def invalid(errors: Sequence[Mapping[str, Any]], path: str, body: Any) -> Refusa
     where = first["loc"][1:]
     if first["type"] == "json_invalid":
         return Refusal(400, "the body is not JSON", str(first.get("ctx", {}).get("error", "")))
-    if not where or not isinstance(body, dict):
+    if isinstance(body, dict) and not where:
+        return Refusal(400, "a field has a name that is not Unicode text", "send the fields of the request")
+    if not isinstance(body, dict):
         return Refusal(400, "the body is not a JSON object", "send an object with the fields of the request")
     name = str(where[0])
     if len(where) == 1 and first["type"] == "extra_forbidden":

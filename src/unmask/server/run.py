@@ -15,6 +15,7 @@ from types import FrameType
 import uvicorn
 
 from unmask.errors import InputError
+from unmask.server import connections
 from unmask.server.app import make_app
 from unmask.server.batcher import Batcher
 from unmask.server.request import ServeConfig
@@ -107,8 +108,11 @@ def serve(
         bound, taken = place.getsockname()[:2]
         warn_about(bound, token)
         app, batcher = make_app(config, token, is_local(bound))
+        most, at_once = connections.capacity()
         options = uvicorn.Config(
             app,
+            http=connections.bounded(config.limits.seconds, most),
+            backlog=at_once,
             log_level="warning",
             access_log=False,
             ws="none",
@@ -117,15 +121,18 @@ def serve(
             server_header=False,
         )
         server = Server(options, batcher)
-        on_ready(f"http://{f'[{bound}]' if ':' in bound else bound}:{taken}", server)
+        url = f"http://{f'[{bound}]' if ':' in bound else bound}:{taken}"
         timer = None
         if seconds is not None:
             timer = threading.Timer(seconds, lambda: setattr(server, "should_exit", True))
             timer.daemon = True
-            timer.start()
         try:
+            on_ready(url, server)
+            if timer is not None:
+                timer.start()
             server.run(sockets=[place])
         finally:
             if timer is not None:
                 timer.cancel()
             batcher.close()
+            batcher.join(LAST)

@@ -16,7 +16,10 @@ from unmask.decoding.settings import ALIASES, Setting, explained, known
 LENGTHS = ("max_tokens", "max_completion_tokens")  # what clients call `length`
 STOPS = 4  # stop sequences of a request, as at OpenAI
 Stop = str | Annotated[list[str], Field(max_length=STOPS)]
-Ids = Annotated[list[int], Field(min_length=1)]
+FIRST = Field(fail_fast=True)  # one error of a list is enough; to collect thousands takes seconds
+Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
+Prompts = Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
 
 
 PUZZLE = "for models of puzzles: a Sudoku of 81 characters, . or 0 for a blank, or a countdown like 15,44,79,50"
@@ -46,7 +49,7 @@ class Message(Wire):
     """A message of a dialogue, as the model's chat template writes it; `developer` is `system`."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part]
+    content: str | Annotated[list[Part], FIRST]
     # what a client sends back with an assistant's message
     refusal: None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
@@ -86,9 +89,7 @@ class Answered(Ask):
 
 
 class _Completion(Answered):
-    prompt: str | Ids | Annotated[list[str] | list[Ids], Field(min_length=1)] | None = Field(
-        None, description="text, token ids, or a list of either"
-    )
+    prompt: str | Ids | Texts | Prompts | None = Field(None, description="text, token ids, or a list of either")
     suffix: str | None = Field(None, description="the text that follows what is generated: infilling")
     canvas: str | Ids | None = Field(
         None, description="instead of a prompt: text with [MASK] or [MASK*8] where it is open, or ids with the mask id"
@@ -102,7 +103,7 @@ class _Completion(Answered):
 
 
 class _Chat(Answered):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     logprobs: bool | None = Field(None, description="log-probability of every token when it was decided")
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         None, description="this many most probable ones, too"
@@ -111,12 +112,12 @@ class _Chat(Answered):
     response_format: dict[str, Any] | None = Field(None, description='only {"type": "text"}')
     tools: list[Any] | None = Field(None, description="only []")
     tool_choice: Any = Field(None, description="only none or auto")
-    modalities: list[str] | None = Field(None, description='only ["text"]')
+    modalities: Annotated[list[str], FIRST] | None = Field(None, description='only ["text"]')
 
 
 class _Paths(Ask):
     prompt: str | Ids | None = Field(None, description="text or token ids to continue")
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     canvas: str | Ids | None = Field(None, description="as in a completion")
     puzzle: str | None = Field(
         None, description=f"{PUZZLE}; the last event then has `answers` and `faults`, null where an answer is right"
@@ -143,7 +144,7 @@ ELSEWHERE = (
 
 def _field(row: Setting) -> tuple[Any, Any]:
     """Type and description of a setting."""
-    kind: Any = list[int | str] if row.kind is tuple else row.kind
+    kind: Any = Annotated[list[int | str], FIRST] if row.kind is tuple else row.kind
     low, high, closed = row.range
     extra: dict[str, Any] = {} if low == -math.inf else {"minimum" if closed else "exclusiveMinimum": low}
     extra |= {} if high == math.inf else {"maximum": high}

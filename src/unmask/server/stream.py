@@ -17,10 +17,10 @@ HALF = "\ufffd"  # written by a tokenizer for a part of a character
 
 
 def sse(data: Any, event: str | None = None) -> bytes:
-    """One server-sent event."""
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    """One server-sent event, in ASCII: some readers end a line at U+0085, U+2028 and U+2029, too."""
+    text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
     head = "" if event is None else f"event: {event}\n"
-    return f"{head}data: {text}\n\n".encode(errors="replace")
+    return f"{head}data: {text}\n\n".encode("ascii", "replace")
 
 
 class Spelling:

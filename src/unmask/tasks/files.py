@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from unmask.errors import InputError, unknown
 
+MOST = 1 << 30  # bytes of a file that is read whole, unpacked
 Row = dict[str, Any]
 Progress = Callable[[str, int, int], None]  # the file, bytes read, bytes in all
 
@@ -29,10 +30,13 @@ def read(path: str | Path) -> str:
 
 def unpacked(path: Path) -> str:
     """The text of a file as it is stored, unpacked where its name ends in .gz."""
-    packed = raw(path)
+    stored = raw(path)
     try:
-        return (gzip.decompress(packed) if path.suffix == ".gz" else packed).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        if path.suffix == ".gz":
+            with gzip.open(io.BytesIO(stored)) as file:
+                stored = _bounded(file.read, path)
+        return stored.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         why = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else "it is not a gzip file"
         raise InputError(f"cannot read {str(path)!r}", why) from None
 
@@ -40,11 +44,25 @@ def unpacked(path: Path) -> str:
 def raw(path: Path) -> bytes:
     """The bytes of a file; `-` is standard input."""
     try:
-        return _piped(sys.stdin) if str(path) == "-" else path.read_bytes()
+        if str(path) == "-":
+            return _piped(sys.stdin)
+        with path.open("rb") as file:
+            return _bounded(file.read, path)
     except UnicodeError:
         raise InputError(f"cannot read {str(path)!r}", "it is not UTF-8 text") from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise InputError(f"cannot read {str(path)!r}", getattr(error, "strerror", None) or str(error)) from None
+
+
+def _bounded(read: Callable[[int], bytes], path: Path) -> bytes:
+    """All that is in a file, unless it is too much for the memory."""
+    parts, size = [], 0
+    while part := read(1 << 20):
+        parts.append(part)
+        size += len(part)
+        if size > MOST:
+            raise InputError(f"{str(path)!r} holds more than {MOST:,} bytes", "give a part of it")
+    return b"".join(parts)
 
 
 @lru_cache(maxsize=1)  # standard input can be read once, and callers want both its text and its hash
@@ -75,7 +93,7 @@ def _json_lines(text: str, path: str) -> list[Row]:
         if line.strip():
             try:
                 found.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise InputError(f"line {number} of {path!r} is not JSON", "give JSON lines, .json or .csv") from None
     return found
 
@@ -83,7 +101,7 @@ def _json_lines(text: str, path: str) -> list[Row]:
 def _json(text: str, path: str) -> list[Row]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{path!r} is not JSON", "JSON lines need a name that ends in .jsonl") from None
     if not isinstance(found, list):
         raise InputError(f"{path!r} is not a list", "give a list of objects, or JSON lines")
@@ -91,7 +109,10 @@ def _json(text: str, path: str) -> list[Row]:
 
 
 def _csv(text: str, path: str) -> list[Row]:
-    return list(csv.DictReader(io.StringIO(text, newline="")))
+    try:
+        return list(csv.DictReader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        raise InputError(f"{path!r} is not CSV", str(error)) from None
 
 
 # --- running text ----------------------------------------------------------------------------------------------------
@@ -154,7 +175,7 @@ def _strings(line: str, fields: Sequence[str], place: str) -> Iterator[str]:
         return
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InputError(f"{place} is not JSON", "give JSON lines, or leave --fields out") from None
     for name in fields:
         if not isinstance(values, dict) or name not in values:

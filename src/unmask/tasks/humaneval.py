@@ -47,7 +47,7 @@ def sanitised(text: str, example: Example) -> str:
 def tested(source: str, example: Example) -> Program:
     """The code, then the tests of the row, and their call."""
     row = example.fields
-    return code.program(f"{source}\n{row['test']}\ncheck({row['entry_point']})\n")
+    return code.program(f"{source}\n", f"{row['test']}\ncheck({row['entry_point']})\n")
 
 
 def tested_plus(source: str, example: Example) -> Program:

@@ -58,7 +58,8 @@ def published(text: str, example: Example) -> Program:
 def tested(text: str, example: Example) -> Program:
     """The code of the answer, then the set-up code, then all asserts."""
     row = example.fields
-    return code.program("\n".join([code.block(text), row.get("test_setup_code") or "", *row["test_list"], ""]))
+    tests = "\n".join([row.get("test_setup_code") or "", *row["test_list"], ""])
+    return code.program(f"{code.block(text)}\n", tests)
 
 
 def tested_plus(text: str, example: Example) -> Program:

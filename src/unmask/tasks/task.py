@@ -113,10 +113,13 @@ class Task:
         """The generated text, up to the first stop string."""
         return before_any(text, self.stop)
 
+    def read_strictly(self, text: str) -> str:
+        """The text that `strict` and `extract` read: a fenced program ends with its fence, all else as in `cut`."""
+        return text if self.programs and text.lstrip().startswith("```") else self.cut(text)
+
     def grades(self, text: str, example: Example) -> tuple[bool, bool]:
         """Both verdicts on a generated text: as published, strict."""
-        answer = self.cut(text)
-        return self.as_published(answer, example), self.strict(answer, example)
+        return self.as_published(self.cut(text), example), self.strict(self.read_strictly(text), example)
 
     def running(self, run: Run) -> Task:
         """The same task, with something that runs programs; only tasks of code need it."""

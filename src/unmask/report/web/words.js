@@ -4,7 +4,7 @@
 function asked(given) {
   if ("puzzle" in given) return ["solve", `canvas=${given.kind}.canvas(${given.kind}.parse(${quoted(given.puzzle)}))`];
   if ("canvas" in given) return ["generate", `canvas=${quoted(given.canvas)}`];
-  if ("messages" in given) return ["generate", JSON.stringify(given.messages)];
+  if ("messages" in given) return ["generate", quoted(given.messages)];
   return ["generate", quoted(given.prompt)];
 }
 
@@ -47,11 +47,21 @@ function literal(value) {
   return typeof value === "string" ? quoted(value) : JSON.stringify(value);
 }
 
-function quoted(text) {
-  return JSON.stringify(text);
+const hex = (letter, digits) => letter.charCodeAt(0).toString(16).padStart(digits, "0");
+
+// A value of Python; JSON leaves some control characters as they are.
+function quoted(value) {
+  return JSON.stringify(value).replace(/[\x7f-\x9f\u2028\u2029]/g, (letter) => `\\u${hex(letter, 4)}`);
 }
 
-// A word, quoted for a shell.
+// A word, quoted for a shell. Control characters are escaped: a terminal would act on them when the command is pasted.
 function bare(text) {
-  return /^[\w.,:/@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+  if (/^[\w.,:/@%+=-]+$/.test(text)) return text;
+  if (!/[\x00-\x1f\x7f-\x9f]/.test(text)) return `'${text.replaceAll("'", "'\\''")}'`;
+  const escaped = text
+    .replace(/[\\']/g, "\\$&")
+    .replaceAll("\n", "\\n")
+    .replace(/[\x00-\x1f\x7f]/g, (letter) => `\\x${hex(letter, 2)}`)
+    .replace(/[\x80-\x9f]/g, (letter) => `\\u${hex(letter, 4)}`);
+  return `$'${escaped}'`;
 }

@@ -9,18 +9,32 @@ import warnings
 
 from unmask.tasks.task import Program
 
+# A grader's own names and builtins: an answer reaches neither by importing `__main__` nor by changing `builtins`.
+APART = """\
+import builtins
+exec(compile({body!r}, "grader", "exec"), {{"__builtins__": dict(vars(builtins)), "builtins": builtins}})
+"""
 DRIVER = """\
 import io, sys
 said, sys.stdout = sys.stdout, io.StringIO()
-exec(compile({source!r}, "answer", "exec"), {{}})
+names, own = {{"__builtins__": builtins}}, __builtins__
+answer, tests = compile({answer!r}, "answer", "exec"), compile({tests!r}, "tests", "exec")
+exec(answer, names)
+names["__builtins__"] = own
+exec(tests, names)
 print({proof!r}, file=said)
 """
 
 
-def program(source: str) -> Program:
-    """Code with its tests -> a program that prints its proof after the last of them, and nothing else."""
-    proof = mark(source)
-    return Program(DRIVER.format(source=source, proof=proof), proof)
+def program(answer: str, tests: str = "") -> Program:
+    """Code and its tests, each compiled alone -> a program that prints its proof at the end, and nothing else."""
+    proof = mark(answer + tests)
+    return Program(apart(DRIVER.format(answer=answer, tests=tests, proof=proof)), proof)
+
+
+def apart(body: str) -> str:
+    """A grader as a program."""
+    return APART.format(body=body)
 
 
 def mark(source: str) -> str:

@@ -8,26 +8,34 @@ from typing import Any
 
 from unmask.tasks.files import Row
 from unmask.tasks.grading import same
-from unmask.tasks.grading.code import mark
+from unmask.tasks.grading.code import apart, mark
 from unmask.tasks.task import Program
 
 LEAST, TIMES = 10, 4  # an answer may take 10 seconds and 4 times as long as the reference
 DRIVER = """\
 {compare}
 
-import copy as _copy, io as _io, signal as _signal, sys as _sys, time as _time
+import copy, io, signal, sys, time
 
-said, _sys.stdout = _sys.stdout, _io.StringIO()
+said, sys.stdout = sys.stdout, io.StringIO()
 inf, nan = float("inf"), float("nan")
 inputs = {inputs}
-known, answer = {{}}, {{}}
-exec(compile({reference!r}, "reference", "exec"), known)
-began = _time.perf_counter()
-wanted = [known[{entry!r}](*_copy.deepcopy(given)) for given in inputs]
-_signal.setitimer(_signal.ITIMER_REAL, {least} + {times} * (_time.perf_counter() - began))
+deepcopy = copy.deepcopy
+
+
+def expected():  # its names are gone before the answer runs
+    known = {{"__builtins__": builtins}}
+    exec(compile({reference!r}, "reference", "exec"), known)
+    return [known[{entry!r}](*deepcopy(given)) for given in inputs]
+
+
+began = time.perf_counter()
+wanted = expected()
+signal.setitimer(signal.ITIMER_REAL, {least} + {times} * (time.perf_counter() - began))
+answer = {{"__builtins__": builtins}}
 exec(compile({source!r}, "answer", "exec"), answer)
-for given, want in zip(inputs, wanted):
-    got = answer[{entry!r}](*_copy.deepcopy(given))
+for given, want in zip(inputs, wanted, strict=True):
+    got = answer[{entry!r}](*deepcopy(given))
     assert same({entry!r}, given, got, want, {tolerance!r}), given
 print({proof!r}, file=said)
 """
@@ -49,7 +57,7 @@ def differential(source: str, row: Row) -> Program:
         least=LEAST,
         times=TIMES,
     )
-    return Program(code, proof)
+    return Program(apart(code), proof)
 
 
 # --- inputs that JSON cannot say --------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.errors import SettingError, UnmaskError, unknown
+from unmask.tasks.sandbox.tree import remove
 
 MIB = 2**20
 GRACE = 20  # seconds for the guard itself, over the program's own
@@ -95,9 +94,13 @@ def run(
     stdin: str = "",
     limits: Limits = Limits(),
     insist: bool = False,
+    copy: bool = True,
     without: frozenset[str] = frozenset(),
 ) -> Outcome:
-    """Run a program. `without` leaves protections out, by their names in `Protections`: for tests of the others."""
+    """Run a program. `copy`: it finds its own text as program.py, and tracebacks have lines; not for graders.
+
+    `without` leaves protections out, by their names in `Protections`: for tests of the others.
+    """
     plan = leave_out(available(), without)
     if plan.lacking() and not insist:
         lacking = " and from ".join(plan.lacking())
@@ -105,7 +108,7 @@ def run(
             f"this kernel cannot keep untrusted code from {lacking}", "pass insist=True / --insist to run it anyway"
         )
     with workplace() as work:
-        job = {"code": code, "stdin": stdin, "limits": asdict(limits), "plan": asdict(plan), "work": work}
+        job = {"code": code, "stdin": stdin, "limits": asdict(limits), "plan": asdict(plan), "work": work, "copy": copy}
         answer = ask({**job, "python": interpreter()}, limits.seconds + GRACE)
     if "error" in answer:
         reason = " ".join(str(answer["error"]).split())[-300:]
@@ -198,9 +201,4 @@ def workplace() -> Iterator[str]:
     try:
         yield work
     finally:
-        for folder, names, _ in os.walk(work):  # a directory may forbid to look into itself
-            for name in names:
-                path = os.path.join(folder, name)
-                if stat.S_ISDIR(os.lstat(path).st_mode):
-                    os.chmod(path, 0o700)
-        shutil.rmtree(work, ignore_errors=True)
+        remove(work)

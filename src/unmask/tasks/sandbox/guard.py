@@ -12,7 +12,6 @@ import json
 import math
 import os
 import resource
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from unmask.tasks.sandbox import kernel, seccomp
+from unmask.tasks.sandbox.tree import remove
 from unmask.tasks.sandbox.watch import Watch, kill_all
 
 ROOM = 64  # processes above those of the account, where other processes of it count, too
@@ -122,10 +122,10 @@ def set_limits(plan: dict[str, Any], limits: dict[str, Any]) -> None:
             resource.setrlimit(which, (bound, bound))
 
 
-def program_text() -> str:
+def program_text(copy: bool) -> str:
     """The source of what runs in the sandbox's own interpreter."""
     with open(os.path.join(os.path.dirname(__file__), "program.py"), encoding="utf-8") as file:
-        return file.read() + "\nmain()\n"
+        return file.read() + f"\nmain({copy!r})\n"
 
 
 def read_only(work: str, data: bytes) -> int:
@@ -213,7 +213,7 @@ def guard(job: dict[str, Any]) -> dict[str, Any]:
     """Start the program, watch it, end it and all that it started, and say what happened."""
     limits, work = job["limits"], job["work"]
     token = os.urandom(16).hex().encode()
-    text = program_text()
+    text = program_text(job["copy"])
     given = read_only(work, job["stdin"].encode("utf-8", "surrogatepass"))
     code = read_only(work, token + job["code"].encode("utf-8", "surrogatepass"))
     if sys.platform == "linux":
@@ -230,10 +230,12 @@ def guard(job: dict[str, Any]) -> dict[str, Any]:
             become_program(job, [given, ends[1][1], ends[2][1], code, ends[4][1]], text)
     for _, write in ends.values():
         os.close(write)
-    status = watch.until_it_ends(child)
-    kill_all(child)
+    try:
+        status = watch.until_it_ends(child)
+    finally:
+        kill_all(child)  # also where the watch itself fails
     if watch.why == "stopped":
-        shutil.rmtree(work, ignore_errors=True)
+        remove(work)
         os._exit(1)  # nobody listens
     watch.drain()
     said = watch.kept[4]

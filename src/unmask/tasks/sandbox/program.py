@@ -6,7 +6,7 @@ This is the whole of what runs inside the sandbox besides the program: the guard
 from __future__ import annotations
 
 
-def main() -> None:
+def main(copied: bool) -> None:
     """Run the program; say on descriptor 4 that it began, that memory ran out, or, with the token, that it is done."""
     import _sitebuiltins
     import builtins
@@ -31,8 +31,9 @@ def main() -> None:
 
     with open(3, "rb") as file:
         token, text = file.read(32), file.read()
-    with suppress(OSError), open("program.py", "wb") as copy:
-        copy.write(text)  # for tracebacks that show lines
+    if copied:
+        with suppress(OSError), open("program.py", "wb") as copy:
+            copy.write(text)  # for tracebacks that show lines
     for name in ("exit", "quit"):  # as without -S
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
     sys.argv, sys.path = ["program.py"], [path for path in sys.path if path]

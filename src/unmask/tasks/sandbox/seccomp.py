@@ -110,6 +110,9 @@ def instructions(*, forks: bool, signals: bool, pid: int, machine: str = "") -> 
     program += refuse_where(number(53, 199), 0, everything, 1, equal=False)  # socketpair: AF_UNIX,
     program += refuse_where(number(53, 199), 1, 0xF, 1, equal=False)  # SOCK_STREAM, which has no other addresses
     program += refuse_where(number(302, 261), 0, everything, 0, equal=False)  # prlimit64: of itself
+    program += refuse_where(
+        number(157, 167), 0, everything, 1, equal=True
+    )  # prctl(PR_SET_PDEATHSIG): to outlive the guard
     if not signals:
         program += refuse_where(number(234, 131), 0, everything, pid, equal=False)  # tgkill: abort() of itself
     denied = {**FORBIDDEN, **({} if forks else FORKS), **({} if signals else SIGNALS)}

@@ -10,11 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from unmask.tasks.sandbox.kernel import FILES
+from unmask.tasks.sandbox.tree import overfull
 
 START = 10.0  # seconds in which the program has to begin; its own count from there
 LOOK = 0.05  # seconds between two looks at all processes of the program
-SLACK = 2**20  # bytes of files: blocks are larger than what is in them
 MARKS = 4096  # bytes on the descriptor that says how the program fares
 
 
@@ -39,19 +38,6 @@ def share(process: int, whole: int) -> int:
         return whole
     except OSError:  # it has ended
         return 0
-
-
-def overfull(work: str, most: int) -> bool:
-    """Whether the files of a directory are too many or, together, too large."""
-    size = count = 0
-    for folder, folders, names in os.walk(work):
-        count += len(folders) + len(names)
-        if count > FILES:
-            return True
-        for name in names:
-            with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
-    return size > most + SLACK
 
 
 def kill_all(child: int) -> None:
