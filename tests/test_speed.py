@@ -210,6 +210,8 @@ def test_sizes_are_the_published_ones():
     mdlm, llada = shapes["mdlm"], shapes["llada"]
     assert (mdlm.layers, mdlm.width, mdlm.heads, mdlm.inner, mdlm.vocabulary) == (12, 768, 12, 3072, 50258)
     assert (llada.layers, llada.width, llada.heads, llada.inner, llada.vocabulary) == (32, 4096, 32, 12288, 126464)
+    billions = {name: round(memory.parameters(shapes[name]) / 1e9, 1) for name in ("sdar", "fast-dllm-v2", "llada2")}
+    assert billions == {"sdar": 8.2, "fast-dllm-v2": 7.6, "llada2": 16.3}
 
 
 def test_a_size_is_the_same_every_time():

@@ -36,7 +36,10 @@ LINES = {  # name of a figure -> of its line in tables and plots
     "floor_ms": "floor",
     "public_compiled_ms": "public, compiled",
     "public_eager_ms": "public, eager",
+    "public_cached_ms": "public, cached",
+    "public_cached_row_ms": "public, cached, one row",
 }
+RATES = {"tokens_per_second": "of the answer", "particle_tokens_per_second": "of all particles"}
 
 
 def run_bench(args: Namespace) -> None:
@@ -142,7 +145,14 @@ def _growth(name: str, rows: list[Figures]) -> float:
 
 def _curve(name: str, rows: list[Figures], figure: str) -> Curve:
     # Positions, not those generated alone: all of them go through the network.
-    return [(row[name] + (row["prompt"] if name == "length" else 0), row[figure]) for row in rows if row[figure]]
+    points = [(row[name] + (row["prompt"] if name == "length" else 0), _figure(row, figure)) for row in rows]
+    return [(x, y) for x, y in points if y]
+
+
+def _figure(found: Figures, name: str) -> float | None:
+    """One figure, also of those with a cache."""
+    value: float | None = found[name] if name in found else (found["cached"] or {}).get(name)
+    return value
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
@@ -174,6 +184,9 @@ def _plot(path: Path, found: Figures) -> None:
         curves["linear" if power == 1 else "quadratic"] = [(at, y * (at / x) ** power) for at, _ in curves["unmask"]]
         title = f"{what}, by {'positions' if name == 'length' else name}"
         panels.append(partial(chart.panel, title=title, curves=curves, pale=("linear", "quadratic"), log=True))
+        if name == "particles":
+            curves = {line: _curve(name, rows, figure) for figure, line in RATES.items()}
+            panels.append(partial(chart.panel, title="tokens a second, by particles", curves=curves, log=True))
     chart.save(path, panels)
 
 
@@ -181,15 +194,16 @@ def _show(found: Figures) -> None:
     """A table of a step's cost, the other figures in lines, and one line for each value of a sweep."""
     made = show.grid("a step", "ms", "of the floor", "unmask is", right=("ms", "of the floor", "unmask is"))
     for figure, line in _lines(found).items():
-        if found[figure] is not None:
-            ratio, faster = found[figure] / found["floor_ms"], found[figure] / found["step_ms"]
+        value = _figure(found, figure)
+        if value is not None:
+            ratio, faster = value / found["floor_ms"], value / found["step_ms"]
             compared = f"{faster:.2f} × as fast" if figure.startswith(("public", "against")) else ""
-            made.add_row(line, f"{found[figure]:.3f}", f"{ratio:.3f} ×", compared)
+            made.add_row(line, f"{value:.3f}", f"{ratio:.3f} ×", compared)
     show.console().print(made)
     for line in _rest(found):
         print(line)
     for name, rows in found.get("sweep", {}).items():
-        figures = ["step_ms", "floor_ms", "ratio_to_floor", "times_faster", "decode_seconds"]
+        figures = ["step_ms", "floor_ms", "ratio_to_floor", "times_faster", "decode_seconds", "tokens_per_second"]
         made = show.grid(name, *figures, right=(name, *figures))
         for row in rows:
             made.add_row(str(row[name]), *("" if row[f] is None else f"{row[f]:.3f}" for f in figures))
@@ -206,9 +220,23 @@ def _lines(found: Figures) -> dict[str, str]:
         **more,
         "floor_ms": "floor",
         "backbone_ms": f"  network, {found['backbone']}",
+        **_parts(found["cached"]),
         "head_ms": f"  head at {found['head_rows']:.0f} masks",
         "public_compiled_ms": "public style, network compiled",
         "public_eager_ms": "public style, network eager",
+        "public_cached_ms": "public style with a cache, eager",
+        "public_cached_row_ms": "  one row",
+    }
+
+
+def _parts(cached: Figures | None) -> dict[str, str]:
+    """The parts of the network's time with a cache."""
+    if cached is None:
+        return {}
+    wide = "all" if cached["refresh_columns"] is None else cached["refresh_columns"]
+    return {
+        "inner_ms": f"    {show.many(cached['inner_columns'], 'column')}, {cached['inner_kept']} kept",
+        "refresh_ms": f"    {wide} columns, in {cached['refresh_share']:.1%} of the steps",
     }
 
 
@@ -233,19 +261,34 @@ def _rest(found: Figures) -> list[str]:
             f"peak above the weights {found['peak_mib']:,.0f} MiB · beyond the network's "
             f"{found['backbone_mib']:,.0f} MiB: {transient}"
         )
+    if found["cached"] and found["cached"]["kept"]:
+        lines.append(_kept(found["cached"]["kept"]))
     versions = found["versions"]
     lines.append(f"{found['device']} · torch {versions['torch']} · {found['date'][:10]}")
     return lines + [f"note: {note}" for note in found["notes"]]
 
 
+def _kept(kept: Figures) -> str:
+    """Keys and values as they are in memory, and as many as there should be."""
+    own = f"{show.many(kept['rows'], 'row')} of {kept['row_positions']} positions {_mib(kept['rows_bytes'])}"
+    once = f"prompt of {show.many(kept['prompt_positions'], 'position')} once {_mib(kept['prompt_bytes'])}, "
+    parts = (once if kept["prompt_positions"] else "") + own
+    return f"kept: {parts} · at {kept['position_bytes']:,} bytes a position that is {_mib(kept['expected_bytes'])}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / measure.MIB:,.2f} MiB"
+
+
 def add_bench(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="WHAT", help=" or ".join(BENCHES))
     flag(parser, "--size NAME", f"random weights instead of a model: {', '.join(SIZES)}")
-    flag(parser, "--prompt N", "given positions, of random tokens [0; llada: 256; tiny: 8]")
+    flag(parser, "--prompt N", "given positions, of random tokens [0; tiny: 8; other sizes but mdlm: 256]")
     about = "compile the network that unmask is compared with, where that can be done [yes]"
     parser.add_argument("--compile", action=BooleanOptionalAction, default=True, help=about)
     flag(parser, "--repeat N", "rounds, of which the median counts [3]", 3)
-    flag(parser, "--against SEARCH", "another search to time beside it, with as many particles")
+    about = "another search to time beside it, with as many particles; or exact: the same without a cache"
+    flag(parser, "--against SEARCH", about)
     about = "measure along these values too, like particles=1,2,4 or length=64,128 or steps=8,16; several times"
     parser.add_argument("--sweep", action="append", metavar="NAME=LIST", help=about)
     flag(parser, "--plot FILE", "draw the sweeps as SVG")

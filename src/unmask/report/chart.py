@@ -9,7 +9,7 @@ from pathlib import Path
 
 WIDE, HIGH, GAP, LEFT, TOP = 760, 300, 40, 60, 30  # size of a panel, space between two, offset of the axes
 SMALL = 480, 120  # pixels of a picture without axes
-COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626")
+COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2")
 Curve = list[tuple[float, float]]
 Band = list[tuple[float, float, float]]  # x, low, high
 

@@ -1,7 +1,8 @@
 """A canvas on its way -> what a step of unmask is compared with: the floor, and the step that public loops take.
 
 The floor is the network on every row, compiled where that helps, and one matrix product of the head with the masked
-positions: what a decoder that looks at every row cannot do without.
+positions: what a decoder that looks at every row cannot do without. With a cache it is the network on some columns of
+every row, against buffers of keys and values.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from torch import Tensor
 from unmask.core.denoiser import Denoiser, Head
 from unmask.core.state import State
 from unmask.errors import first_line
+from unmask.evaluate.speed import bare
+from unmask.evaluate.speed.bare import Columns
 from unmask.models import memory
 from unmask.models.transformer import Transformer, can_compile
 
 Run = Callable[[], Tensor]  # the network on all rows: hidden states [R, L, D]
+Forward = Callable[..., Tensor]
 EAGER, COMPILED, GRAPH = "eager", "compiled", "CUDA graph"
 COUNTS = 5  # numbers of masked positions at which the head is timed
 COPIES = 5  # float64 numbers for each logit that the public-style step holds at a time, at most
@@ -54,14 +58,38 @@ def backbones(model: Denoiser, state: State, cost: int, compile: bool) -> Backbo
 
     `cost` is how often each row goes through the network: twice under guidance.
     """
-    device = model.device
-    state = state.take(torch.arange(len(state.tokens), device=device).repeat(cost))
+    state = state.take(torch.arange(len(state.tokens), device=model.device).repeat(cost))
+    if isinstance(model, Transformer):
+        return _ways(model, _forward(model), _inputs(model, state), compile)
     found = Backbones({EAGER: eager(model, state)})
-    if compile and isinstance(model, Transformer):
-        with _noted(found, "not compiled"):
-            found.runs[COMPILED] = _compiled(model, state)
-    elif compile:
+    if compile:
         found.notes.append(f"not compiled: {model.name} is not a network of unmask")
+    return _with_graph(found, model.device)
+
+
+def column_backbones(model: Transformer, state: State, cost: int, columns: Columns, compile: bool) -> Backbones:
+    """The same for the network on some columns of every row, against keys and values of others."""
+    rows = torch.arange(len(state.tokens), device=model.device).repeat(cost)
+    forward, inputs = bare.forward(model.network, columns), column_inputs(model, state.take(rows), columns)
+    return _ways(model, forward, inputs, compile)
+
+
+def column_inputs(model: Transformer, state: State, columns: Columns) -> tuple[object, ...]:
+    """Of `bare.forward`: the columns after the kept ones."""
+    at = torch.arange(columns.kept, columns.kept + columns.width, device=model.device)[None]
+    kept = bare.buffers(model.network, len(state.tokens), columns)
+    return state.tokens[:, at[0]], at, _sigma(model, state), kept, *(model.network.waves(at) or ())
+
+
+def _ways(model: Transformer, forward: Forward, inputs: tuple[object, ...], compile: bool) -> Backbones:
+    found = Backbones({EAGER: partial(forward, *inputs)})
+    if compile:
+        with _noted(found, "not compiled"):
+            found.runs[COMPILED] = _compiled(model.device, forward, inputs)
+    return _with_graph(found, model.device)
+
+
+def _with_graph(found: Backbones, device: torch.device) -> Backbones:
     if device.type == "cuda":
         last = list(found.runs)[-1]
         with _noted(found, "no CUDA graph"):
@@ -81,21 +109,20 @@ def _noted(found: Backbones, what: str) -> Iterator[None]:
 def eager(model: Denoiser, state: State) -> Run:
     """The network without compiling, on these rows."""
     if isinstance(model, Transformer):
-        forward, inputs = _forward(model), _inputs(model, state)
-        return lambda: forward(*inputs)
+        return partial(_forward(model), *_inputs(model, state))
     rows = torch.arange(len(state.tokens), device=model.device)
     return lambda: model.look(state, rows)[0]
 
 
-def _compiled(model: Transformer, state: State) -> Run:
-    if not can_compile(model.device):
+def _compiled(device: torch.device, forward: Forward, inputs: tuple[object, ...]) -> Run:
+    if not can_compile(device):
         raise FileNotFoundError("there is no C++ compiler")
-    forward, inputs = torch.compile(_forward(model), dynamic=False), _inputs(model, state)
-    forward(*inputs)
-    return lambda: forward(*inputs)
+    run: Run = partial(torch.compile(forward, dynamic=False), *inputs)
+    run()
+    return run
 
 
-def _forward(model: Transformer) -> Callable[..., Tensor]:
+def _forward(model: Transformer) -> Forward:
     network = model.network
 
     def forward(tokens: Tensor, columns: Tensor, sigma: Tensor | None, *waves: Tensor) -> Tensor:
@@ -108,8 +135,11 @@ def _forward(model: Transformer) -> Callable[..., Tensor]:
 def _inputs(model: Transformer, state: State) -> tuple[Tensor | None, ...]:
     """Of `_forward`; what is equal in every step and row is made once, here."""
     columns = torch.arange(state.tokens.shape[1], device=model.device)[None]
-    sigma = None if model.noise is None else model.noise(torch.full_like(state.time, 0.5))
-    return state.tokens, columns, sigma, *(model.network.waves(columns) or ())
+    return state.tokens, columns, _sigma(model, state), *(model.network.waves(columns) or ())
+
+
+def _sigma(model: Transformer, state: State) -> Tensor | None:
+    return None if model.noise is None else model.noise(torch.full_like(state.time, 0.5))
 
 
 def _graph(run: Run, device: torch.device) -> Run:
@@ -176,6 +206,20 @@ def public_step(run: Run, head: Head, state: State, temperature: float, reveal: 
         return tokens.scatter(1, places, guess.gather(1, places)), entropy
 
     return step
+
+
+def public_columns(
+    model: Transformer, state: State, columns: Columns, temperature: float, reveal: int
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """One step as public loops with a cache take it: a block, eager, against buffers; and the pass that only keeps it.
+
+    Both apply the head at every column of the block, as the forward pass of a public model does.
+    """
+    run: Run = partial(bare.forward(model.network, columns), *column_inputs(model, state, columns))
+    head, at = model.head, slice(columns.kept, columns.kept + columns.width)
+    mine = {name: getattr(state, name)[:, at] for name in ("tokens", "writable", "attend")}
+    step = public_step(run, head, state.replace(**mine), temperature, min(reveal, columns.width))
+    return step, lambda: run() if head.weight is None else F.linear(run(), head.weight, head.bias)
 
 
 def check_public(head: Head, state: State) -> None:

@@ -1,43 +1,43 @@
 """Model × prompt × Recipe -> what a step of unmask costs, beside the floor and the step that public loops take.
 
 They are timed in alternation, so that load affects all of them equally. The first two steps of a decode, with all
-that happens once in them, are left out of the mean and reported separately.
+that happens once in them, are left out of the mean and reported separately. With a cache the first block is left out,
+so that the mean is over whole blocks.
 """
 
 from __future__ import annotations
 
 import platform
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from unmask.core.denoiser import Denoiser
+from unmask.core.denoiser import Denoiser, traits
 from unmask.core.state import State
-from unmask.core.step import Moment
-from unmask.core.walk import walk
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Canvas, from_prompt
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
-from unmask.errors import InputError, SettingError
+from unmask.errors import InputError
 from unmask.evaluate import header
-from unmask.evaluate.speed import baselines, clock
-from unmask.evaluate.speed.baselines import COMPILED, EAGER, Backbones, Run
-from unmask.models.transformer import Transformer, compiled
+from unmask.evaluate.speed import baselines, blocks, cached, clock
+from unmask.evaluate.speed.baselines import EAGER, Backbones, Run
+from unmask.evaluate.speed.blocks import Watch
+from unmask.evaluate.speed.cached import Cached
+from unmask.evaluate.speed.walking import EVERY, TIMED, Walked, Walking, first_walk, own
+from unmask.models.transformer import Transformer, attention_blocks
 from unmask.models.wrap import layers
 from unmask.search import SEARCHES
 
 OnStage = Callable[[str], None]
 Figures = dict[str, Any]
 MIB = 2**20
-EVERY = 0.3  # seconds of a decode, after which the others have their turn: as long as theirs on a GPU
-TIMED = 2  # the first step that counts
+EXACT = "exact"  # instead of another search: the same without a cache
 GIVEN, HALFWAY = 11, 12  # streams of random tokens
 
 
@@ -54,12 +54,13 @@ def measure(
     """All figures of `recipe.length` positions after a random prompt, for JSON; None where a figure does not exist.
 
     Times are medians over `repeat` decodes, in alternation with everything that they are compared with. `against` is
-    another search, timed with as many particles. `on_stage` gets the name of each stage as it begins.
+    another search, timed with as many particles, or "exact": the same without a cache. `on_stage` gets the name of
+    each stage as it begins.
     """
     for name, value, least in (("prompt", prompt, 0), ("repeat", repeat, 1)):
         if value < least:
             raise InputError(f"{name} is {value}", f"it must be at least {least}")
-    other = None if against is None else other_search(recipe, against)
+    other = None if against is None else _other(model, recipe, against)
     if compile:
         torch.compiler.reset()  # the shapes of earlier measurements would count against a limit
     with torch.no_grad(), torch.cuda.device(model.device) if model.device.type == "cuda" else nullcontext():
@@ -67,14 +68,16 @@ def measure(
         rounds = []
         for number in range(repeat):
             on_stage(f"round {number + 1} of {repeat}")
-            rounds.append(_round(scene, other))
+            rounds.append(_round(scene, other, against == EXACT))
     times = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
-    runs = {name: times[name] for name in scene.backbones.runs}
-    times["backbone_ms"] = min(runs.values())
+    beside = scene.cached
+    runs = {name: times[name] for name in scene.backbones.runs} if beside is None else beside.backbones_ms(times)
+    best = min(runs, key=lambda name: runs[name])
+    times["backbone_ms"] = runs[best]
     known = {"prompt": prompt, "length": recipe.length, "recipe": recipe.to_dict(), "compile": compile}
-    return (
-        known | _costs(scene, times) | _compared(times, against) | _memory(scene.peaks) | _origin(scene, repeat, runs)
-    )
+    known |= _costs(scene, times) | _compared(times, against)
+    known["cached"] = None if beside is None else beside.figures(times, best)
+    return known | _memory(scene.peaks) | _origin(scene, repeat, runs)
 
 
 def stages(repeat: int) -> int:
@@ -87,6 +90,24 @@ def other_search(recipe: Recipe, search: str) -> Recipe:
     own = {name for build in SEARCHES.values() for name in takes(build)}
     kept = {name: value for name, value in recipe.to_dict().items() if name not in own}
     return Recipe.from_dict({**kept, "search": search, "particles": recipe.build_search().particles})
+
+
+def without_cache(model: Denoiser, recipe: Recipe) -> Recipe:
+    """The recipe without settings of a cache, in full attention where the model knows that."""
+    kept = {name: value for name, value in recipe.to_dict().items() if not name.startswith("cache")}
+    if recipe.attention == "block" and traits(model).attention is None:
+        del kept["attention"]
+        kept.setdefault("block_length", attention_blocks(model))
+    return Recipe.from_dict(kept)
+
+
+def _other(model: Denoiser, recipe: Recipe, against: str) -> Recipe:
+    if against != EXACT:
+        return other_search(recipe, against)
+    other = without_cache(model, recipe)
+    if other == recipe and traits(model).attention is None:
+        raise InputError("nothing is cached", f"give --cache or --attention block, or leave --against {EXACT} out")
+    return other
 
 
 # --- what is decoded -------------------------------------------------------------------------------------------------
@@ -110,72 +131,6 @@ def _halfway(model: Denoiser, state: State) -> State:
     return state.replace(tokens=ids.where(state.writable & (state.rank % 2 == 1), state.tokens))
 
 
-# --- one decode ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Walked:
-    """What one decode took; times are seconds."""
-
-    start: float  # until the first two steps were done: equal rows, compiling, recording
-    step: float  # the mean of the others
-    whole: float
-    steps: int
-    calls: int
-    evaluations: int
-
-
-class Walking:
-    """A decode as `decode_batch` does it, in parts: `go` runs it for a while, and no time counts in between."""
-
-    def __init__(self, model: Denoiser, recipe: Recipe, canvas: Canvas) -> None:
-        self.model, self.recipe, self.canvas = model, recipe, canvas
-        self.moments: Iterator[Moment] | None = None
-        self.last: Moment | None = None
-        self.start = self.whole = 0.0
-
-    def go(self, seconds: float, on_step: Callable[[Moment], None] | None = None) -> bool:
-        """Take steps for some seconds, the first time two steps; False at the end. `on_step` gets every step."""
-        first, more, began = self.moments is None, False, clock.now(self.model.device)
-        if self.moments is None:
-            self.moments = walk(*prepare(self.model, [self.canvas], [self.recipe.seed], self.recipe))
-        for moment in self.moments:
-            self.last = moment
-            if on_step is not None:
-                on_step(moment)
-            if moment.step > 0 if first else time.perf_counter() - began > seconds:
-                more = True
-                break
-        spent = clock.now(self.model.device) - began
-        self.start, self.whole = spent if first else self.start, self.whole + spent
-        return more
-
-    def done(self) -> Walked:
-        """What it took, at the end."""
-        if self.last is None or self.last.step < 2:
-            raise InputError("the decode is too short", "take at least 3 steps: the first two are not timed")
-        tally, step = self.last.tally, (self.whole - self.start) / (self.last.step - 1)
-        steps, calls, evaluations = self.last.step + 1, int(tally.calls.sum()), int(tally.evaluations.sum())
-        return Walked(self.start, step, self.whole, steps, calls, evaluations)
-
-
-def first_walk(model: Denoiser, recipe: Recipe, canvas: Canvas) -> tuple[Walked, list[int]]:
-    """A whole decode, and the number of masked positions of all rows before each step."""
-    masked: list[int] = []
-    walking = Walking(model, recipe, canvas)
-    while walking.go(EVERY, lambda moment: masked.append(int((moment.before == model.vocab.mask).sum()))):
-        pass
-    return walking.done(), masked
-
-
-def own(model: Denoiser, compile: bool) -> tuple[Denoiser, str]:
-    """The model as unmask decodes with it, and how its network runs then."""
-    try:
-        return (compiled(model), COMPILED) if compile else (model, EAGER)
-    except SettingError:  # it cannot be
-        return model, EAGER
-
-
 # --- all of it -------------------------------------------------------------------------------------------------------
 
 
@@ -189,26 +144,41 @@ class _Scene:
     recipe: Recipe
     canvas: Canvas
     first: Walked
-    masked: list[int]  # positions of all rows, in each step that is timed
+    masked: list[int]  # positions of all rows to which the head is applied, in each step that is timed
     backbones: Backbones
     turns: clock.Turns  # of all that is compared with it
     products: list[int]  # numbers of masked positions at which the head is timed
     peaks: dict[str, int | None]  # bytes above what was there before
+    cached: Cached | None
+
+    @property
+    def timed(self) -> int:
+        """The first step that counts."""
+        return TIMED if self.cached is None else self.cached.pace.first
+
+    @property
+    def notes(self) -> list[str]:
+        more = [] if self.cached is None else [*self.cached.inner.notes, *self.cached.refresh.notes]
+        return list(dict.fromkeys([*self.backbones.notes, *more]))
 
 
 def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, on_stage: OnStage) -> _Scene:
     """Run everything once, which compiles and records it, and measure memory."""
     device, (mine, how) = model.device, own(model, compile)
-    denoiser, state, *_ = prepare(model, [canvas], [recipe.seed], recipe)
-    half = _halfway(model, state)
+    denoiser, state, sampler, _, rules = prepare(model, [canvas], [recipe.seed], recipe)
+    half, scheme = _halfway(model, state), blocks.scheme(denoiser, state, sampler.block_length, rules.scope)
+    watch = None if scheme is None else Watch(scheme, state)
     on_stage("the first decode")
     baselines.eager(model, half)()  # what libraries set up once is counted for none of them
-    (first, masked), peak = clock.peak(lambda: first_walk(mine, recipe, canvas), device)
+    (first, masked), peak = clock.peak(lambda: first_walk(mine, recipe, canvas, watch), device)
     on_stage("compiling the network" if compile else "the network")
-    backbones = baselines.backbones(model, half, denoiser.cost, compile)
+    backbones, beside = baselines.backbones(model, half, denoiser.cost, compile), None
+    if watch is not None:
+        beside = cached.set_up(denoiser, watch, TIMED, half, backbones, compile)
+        how = how if blocks.cache(denoiser) is None else EAGER  # caches run the network as it is
     on_stage("memory")
-    alone = [clock.peak(run, device)[1] for run in backbones.plain]
-    peaks = {"step": peak, "backbone": min(filter(None, alone), default=None), "public": None}
+    peaks = {"step": peak, "whole": _alone(backbones, device), "public": None}
+    peaks["backbone"] = peaks["whole"] if beside is None else _alone(beside.inner, device)
     reveal = max(1, int(state.open[0]) // first.steps)
 
     def public(run: Run) -> Callable[[], object]:
@@ -223,16 +193,28 @@ def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, on_s
     except torch.OutOfMemoryError:
         works = {}
         backbones.notes.append("the public-style step does not fit into the memory")
-    products = baselines.products(model.head, backbones.runs[EAGER](), masked[TIMED:])
-    works |= backbones.runs | {f"head {count}": product for count, product in products.items()}
+    if beside is not None:
+        others = cached.public(beside, denoiser, half, recipe.temperature, reveal, bool(works))
+        beside = replace(beside, public=others)
+    counts = masked[TIMED:] if beside is None else beside.pace.masks
+    products = baselines.products(model.head, backbones.runs[EAGER](), counts)
+    works |= backbones.runs if beside is None else beside.works
+    works |= {f"head {count}": product for count, product in products.items()}
     turns = clock.Turns(works, device)
-    return _Scene(model, mine, how, recipe, canvas, first, masked[TIMED:], backbones, turns, list(products), peaks)
+    found = model, mine, how, recipe, canvas, first, counts, backbones, turns, list(products), peaks, beside
+    return _Scene(*found)
 
 
-def _round(scene: _Scene, other: Recipe | None) -> dict[str, float]:
+def _alone(backbones: Backbones, device: torch.device) -> int | None:
+    """The least memory that a run of the network takes, in bytes."""
+    return min(filter(None, (clock.peak(run, device)[1] for run in backbones.plain)), default=None)
+
+
+def _round(scene: _Scene, other: Recipe | None, bare: bool) -> dict[str, float]:
     """One decode, in alternation with everything that it is compared with; every time once."""
-    recipes = [scene.recipe] if other is None else [scene.recipe, other]
-    walks = [Walking(scene.mine, recipe, scene.canvas) for recipe in recipes]
+    walks = [Walking(scene.mine, scene.recipe, scene.canvas, scene.timed)]
+    if other is not None:
+        walks.append(Walking(scene.mine, other, scene.canvas, scene.timed, bare=bare))
     going = list(walks)
     while going:
         going = [walking for walking in going if walking.go(EVERY)]
@@ -241,7 +223,10 @@ def _round(scene: _Scene, other: Recipe | None) -> dict[str, float]:
     done, found = walks[0].done(), scene.turns.ms()
     found |= {"step_ms": 1000 * done.step, "warm_start_seconds": done.start, "decode_seconds": done.whole}
     found["head_ms"] = baselines.mean_ms({count: found[f"head {count}"] for count in scene.products}, scene.masked)
-    return found if other is None else found | {"against_ms": 1000 * walks[1].done().step}
+    if other is not None:
+        done = walks[1].done()
+        found |= {"against_ms": 1000 * done.step, "against_seconds": done.whole}
+    return found
 
 
 # --- the figures -----------------------------------------------------------------------------------------------------
@@ -281,11 +266,12 @@ def _compared(times: dict[str, float], against: str | None) -> Figures:
         "against": against,
         "against_ms": other,
         "ratio_to_against": None if other is None else step / other,
+        "against_seconds": times.get("against_seconds"),
     }
 
 
 def _memory(peaks: dict[str, int | None]) -> Figures:
-    """Peaks in MiB; transient is what a step takes beyond the network alone."""
+    """Peaks in MiB; transient is what a step takes beyond the network alone, with a cache the keys and values too."""
     alone = peaks["backbone"]
 
     def mib(bytes: int | None, less: int | None = 0) -> float | None:
@@ -296,7 +282,7 @@ def _memory(peaks: dict[str, int | None]) -> Figures:
         "backbone_mib": mib(alone),
         "public_mib": mib(peaks["public"]),
         "transient_mib": mib(peaks["step"], alone),
-        "public_transient_mib": mib(peaks["public"], alone),
+        "public_transient_mib": mib(peaks["public"], peaks["whole"]),
     }
 
 
@@ -317,5 +303,5 @@ def _origin(scene: _Scene, repeat: int, runs: dict[str, float]) -> Figures:
         "repeats": repeat,
         "date": header.date(),
         "versions": versions,
-        "notes": scene.backbones.notes,
+        "notes": scene.notes,
     }

@@ -12,8 +12,11 @@ from unmask.core.state import Vocab
 from unmask.errors import unknown
 from unmask.models import memory
 from unmask.models.families.blueprint import Config, Family
+from unmask.models.families.fast_dllm import FAST_DLLM
 from unmask.models.families.llada import LLADA
+from unmask.models.families.llada_moe import LLADA2
 from unmask.models.families.mdlm import MDLM
+from unmask.models.families.sdar import SDAR
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.files.directory import assembled
 from unmask.models.network import Network, empty
@@ -34,7 +37,11 @@ class Size:
 SIZES = {
     "mdlm": Size(MDLM, MDLM.published.full, 0, 1024),
     "llada": Size(LLADA, LLADA.published.full, 256, 256),
+    "sdar": Size(SDAR, SDAR.published.full, 256, 256),
+    "fast-dllm-v2": Size(FAST_DLLM, FAST_DLLM.published.full, 256, 256),
+    "llada2": Size(LLADA2, LLADA2.published.full, 256, 256),
     "tiny": Size(LLADA, LLADA.published.tiny, 8, 32),
+    "tiny-sdar": Size(SDAR, SDAR.published.tiny, 8, 32),
 }
 
 
