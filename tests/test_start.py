@@ -17,7 +17,7 @@ DECODE = "core decoding models samplers search"
 MEASURE = f"{DECODE} evaluate tasks"
 # The rooms that a command's flags and function may import, besides cli and errors.
 ROOMS = {
-    "generate": f"{DECODE} tasks",
+    "generate": MEASURE,
     "solve": MEASURE,
     "demo": MEASURE,
     "serve": f"{DECODE} server",
@@ -41,7 +41,7 @@ ROOMS = {
     "check": "core decoding models",
     "fabricate": "core decoding models",
     "puzzles": "tasks",
-    "frequencies": f"{DECODE} tasks",
+    "frequencies": MEASURE,
 }
 NO_TORCH = {"--version": [], "--help": [], "lm-eval --help": [], "puzzles sudoku --count 1": ["tasks"]}
 

@@ -23,9 +23,8 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, unknown
 from unmask.evaluate import rows
 from unmask.evaluate.compare import summary
-from unmask.evaluate.header import header, sha256
+from unmask.evaluate.header import sha256
 from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift
-from unmask.models import fingerprint
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, shots
@@ -34,7 +33,6 @@ from unmask.train import documents, prose
 from unmask.train.words import MASK
 
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of texts"}
-LOADING = ("mask_id", "tokenizer", "blocks", "trust_remote_code", "shift")  # flags that change what a model says
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
 
 
@@ -140,22 +138,10 @@ def _model(args: Namespace, bundled: str | None) -> str:
 
 def _header(args: Namespace, model: str) -> dict[str, Any]:
     """Where the figures come from."""
-    with show.progress() as bar:
-        shown = bar.add_task(f"weights of {model}", total=None)
-        weights = fingerprint(model, args.revision, lambda done, total: bar.update(shown, completed=done, total=total))
     task = None if args.task == "text" else TASKS[args.task]
     named = args.data if args.data is not None or task is None else f"{task.source.repo}/{task.source.file}"
-    return header(
-        args.task,
-        model,
-        weights=weights,
-        dtype=args.dtype,
-        device=args.device,
-        data=named,
-        file=args.data if task is None else located(task, args.data),
-        limit=args.limit,
-        loading={name: getattr(args, name) for name in LOADING if getattr(args, name)},
-    )
+    file = args.data if task is None else located(task, args.data)
+    return models.header(args, args.task, model, named, file, args.limit)
 
 
 def _about(kept: rows.Rows) -> dict[str, Any]:

@@ -60,12 +60,12 @@ def run_solve(args: Namespace) -> int:
         }
         print(json.dumps({**graded, "strange": strange, **found.to_dict()}))
     else:
-        print(show.board(list(map(int, answer))) if name == "sudoku" else answer)
+        show.answer(show.board(list(map(int, answer))) if name == "sudoku" else answer)
         solved = "solved, as one of several solutions" if strange == sudoku.SEVERAL else "solved"
-        print(solved if wrong is None else f"not solved: {wrong}")
-        print(found.cost())
+        show.note(solved if wrong is None else f"not solved: {wrong}")
+        show.note(found.cost())
         if len(found.particles) > 1 and show.alike(found):
-            print(show.ALIKE)
+            show.note(show.ALIKE)
     return 0 if wrong is None else 1
 
 
@@ -85,10 +85,10 @@ def _work_out(args: Namespace, recipe: Recipe, question: str) -> int:
         worked = {"puzzle": question, "answer": stated, "worked": len(steps), "false": false, "fault": wrong}
         print(json.dumps({**worked, **found.to_dict()}))
         return 0 if wrong is None else 1
-    print(show.safe(found.text.strip()))
+    show.answer(found.text.strip())
     shown = f"{many(len(steps), 'worked step')}, {'their' if len(steps) > 1 else 'its'} arithmetic is true"
-    print(f"answer {stated}: {shown}" if wrong is None else show.safe(f"not solved: {wrong}"))
-    print(found.cost())
+    show.note(f"answer {stated}: {shown}" if wrong is None else f"not solved: {wrong}")
+    show.note(found.cost())
     return 0 if wrong is None else 1
 
 

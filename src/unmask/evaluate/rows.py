@@ -30,6 +30,9 @@ SAME = {  # header fields that a resumed run must share with its file, and their
     "shots": "the SHA-256 of the worked examples",
     "chat": "chat",
     "limit": "limit",
+    "system": "the system message",
+    "stop": "the stop strings",
+    "samples": "the number of answers to a prompt",
     "recipe": "the recipe",
 }
 ORIGIN = ("version", "torch", "device", "machine", "commit")  # may change on resuming; the change is recorded
@@ -280,7 +283,7 @@ def opened(path: str | None, header: Line) -> Iterator[Rows]:
 
 def _run(lines: list[Line | None], torn: bytes, path: str) -> Rows | None:
     """Header and rows; None where there is not yet a whole header."""
-    foreign = InputError(f"{path!r} holds something else than rows of `unmask eval`", "give another file")
+    foreign = InputError(f"{path!r} holds something else than rows of `unmask eval` or `generate`", "give another file")
     if not lines:
         if torn and not torn.startswith(b'{"kind": "unmask'[: len(torn)]):
             raise foreign
