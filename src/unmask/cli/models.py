@@ -15,7 +15,7 @@ from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.settings import describe
 from unmask.models import FAMILIES, MODELS, Denoiser, default_recipe, fingerprint, load, memory
-from unmask.models.files.checkpoint import DTYPES
+from unmask.models.files.checkpoint import DTYPES, dtype_name
 from unmask.models.files.convert import convert
 from unmask.models.laws import check
 from unmask.models.made.fabricate import SIZES, fabricate
@@ -36,8 +36,8 @@ def add_model(parser: ArgumentParser, default: str | None = None) -> None:
         about = f"a name of `unmask models`, a directory with a checkpoint, or a hub id [{default}]"
         parser.add_argument("--model", metavar="NAME", help=about)
     group = parser.add_argument_group("loading a model")
-    flag(group, "--device NAME", "cpu, or a GPU like cuda or cuda:1 [cpu]", "cpu")
-    flag(group, "--dtype NAME", f"{', '.join(DTYPES)}; by default the checkpoint's own")
+    flag(group, "--device NAME", "cpu, a GPU like cuda or cuda:1, or auto: a GPU if there is one [cpu]", "cpu")
+    flag(group, "--dtype NAME", f"{', '.join(DTYPES)}; by default the checkpoint's own", kind=dtype_name)
     group.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where the checkpoint does not say it")
     flag(group, "--tokenizer NAME", "directory or hub id with the tokenizer, if not its own")
     flag(group, "--revision NAME", "branch, tag or commit of a hub id")

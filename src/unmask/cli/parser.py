@@ -310,12 +310,14 @@ def refuse(args: Namespace, names: Iterable[str], where: str, hint: str = "leave
             raise InputError(f"--{name.replace('_', '-')} has no effect on {where}", hint)
 
 
-def flag(parser: _ActionsContainer, spec: str, help: str, default: object = None) -> None:
-    """One flag: `--json` has no value, that of `--limit N` is an int, of `--rate X` a float, of others a text."""
+def flag(
+    parser: _ActionsContainer, spec: str, help: str, default: object = None, kind: Callable[[str], Any] = str
+) -> None:
+    """One flag: `--json` has no value, that of `--limit N` is an int, of `--rate X` a float, of others a `kind`."""
     *names, last = spec.split(", ")
     name, _, metavar = last.partition(" ")
     if metavar:
-        kind = {"N": int, "X": float}.get(metavar, str)
+        kind = {"N": int, "X": float}.get(metavar, kind)
         parser.add_argument(*names, name, type=kind, default=default, metavar=metavar, help=help)
     else:
         parser.add_argument(*names, name, action="store_true", help=help)

@@ -189,7 +189,7 @@ def add_solve(parser: ArgumentParser) -> None:
     parser.add_argument("puzzle", metavar="PUZZLE", help=about)
     parser.set_defaults(too_many=too_many)
     flag(parser, "--model NAME", "a directory with a model of your own instead")
-    flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
+    flag(parser, "--device NAME", "cpu, a GPU like cuda, or auto [cpu]", "cpu")
     flag(parser, "--recipe NAME", "settings from a .toml or .json file, or none: not the model's default")
     flag(parser, "--json", "print one JSON object")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")

@@ -333,6 +333,9 @@ class Recipe:
         """`sampler=eb search=smc bound=0.1`: one line that `from_text` reads back."""
         return " ".join(f"{name}={shlex.quote(_spelled(value))}" for name, value in self.to_dict().items())
 
+    def __repr__(self) -> str:
+        return f"Recipe({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
     def to_json(self) -> str:
         return json.dumps(self.to_dict())
 
@@ -369,9 +372,13 @@ class Recipe:
         return cls.from_dict(_table(tomllib.loads, text, "TOML"))
 
     @classmethod
-    def load(cls, path: str | Path) -> Recipe:
-        """From a .toml or .json file."""
-        return cls.from_dict(read_settings(path))
+    def load(cls, path: str | Path, **changes: Any) -> Recipe:
+        """From a .toml or .json file, or by a name of `unmask recipes`, with these changes."""
+        from unmask.decoding.named_recipes import settings_of  # whose recipes are Recipes
+
+        found = settings_of(path) if isinstance(path, str) else read_settings(path)
+        changes = {ALIASES.get(name, name): value for name, value in changes.items()}
+        return cls.from_dict({name: v for name, v in found.items() if ALIASES.get(name, name) not in changes} | changes)
 
 
 SHOWN = [
