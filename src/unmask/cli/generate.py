@@ -81,6 +81,8 @@ def _check(args: Namespace) -> None:
             raise InputError(f"{name} is {getattr(args, name)}", "it must be at least 1")
     if args.batch is not None and args.prompts is None and args.n is None:
         raise InputError("--batch has no effect on one text", "leave it out")
+    if args.logprobs is not None and not args.json and args.output is None:
+        raise InputError("--logprobs has no effect on text", "add --json, or -o FILE with --prompts")
     if args.trace is not None and args.batch is not None:
         raise InputError("a trace holds one batch, of all texts", "leave --batch or --trace out")
     if args.output is None:
@@ -125,6 +127,7 @@ def _decoder(
                 seeds=[recipe.seed + number for number in numbers],
                 trace=args.trace,
                 on_event=on_event,
+                logprobs=args.logprobs,
                 **given,
             )
 
@@ -153,7 +156,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
     """Write a row for each prompt, as soon as its batch is decoded; what the file has already is not decoded again."""
     n = len(asked.texts)
     about = models.header(args, "generate", name, args.prompts, args.prompts) | {"recipe": recipe.to_dict(), "n": n}
-    about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n}
+    about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n, "logprobs": args.logprobs}
     with rows.opened(args.output, about) as kept:
         done = {int(row["number"]) for row in kept.kept}
         if kept.missing:
@@ -266,6 +269,7 @@ def add_generate(parser: ArgumentParser) -> None:
     parser.add_argument("--stop", action="append", metavar="TEXT", help=about)
     flag(parser, "--recipe NAME", "settings from `unmask recipes`, a .toml or .json file, or none: no defaults")
     flag(parser, "--json", "print one JSON object for each prompt")
+    flag(parser, "--logprobs N", "with --json or -o: every token when it was written, and the N most probable ones")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     models.add_model(parser, DEFAULT)
     models.add_running(parser)

@@ -125,9 +125,7 @@ def decode_batch(
         raise InputError("stop has no effect on a canvas", "its holes say where the text ends")
     recipe, at_most = _chosen(model, recipe, settings, prompts is None)
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
-    for name, value in {"n": n, **({} if batch_size is None else {"batch_size": batch_size})}.items():
-        if not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}", "it must be a whole number, at least 1")
+    _check_numbers(n, batch_size, logprobs)
     rows = layout(model, prompts, canvases, recipe, at_most)
     asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
     if len(asked) != len(rows):
@@ -302,6 +300,13 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
             raise InputError(f"{given!r} is not a list", "decode_batch takes lists; decode takes one prompt or canvas")
     if answer is not None and not recipe.build_search().choose.needs_answers:
         raise InputError(f"answer has no effect on search {recipe.search}", "choose by vote, or leave it out")
+
+
+def _check_numbers(n: int, batch_size: int | None, logprobs: int | None) -> None:
+    """Refuse numbers that are none, or too small."""
+    for name, value, least in (("n", n, 1), ("batch_size", batch_size, 1), ("logprobs", logprobs, 0)):
+        if not (value is None and name != "n") and (not isinstance(value, int) or value < least):
+            raise InputError(f"{name} is {value!r}", f"give a whole number, at least {least}")
 
 
 def layout(

@@ -33,6 +33,7 @@ SAME = {  # header fields that a resumed run must share with its file, and their
     "system": "the system message",
     "stop": "the stop strings",
     "samples": "the number of answers to a prompt",
+    "logprobs": "logprobs",
     "recipe": "the recipe",
 }
 ORIGIN = ("version", "torch", "device", "machine", "commit")  # may change on resuming; the change is recorded

@@ -83,9 +83,9 @@ def load(
     `device` auto is a GPU if there is one. `dtype` None, or auto, is the model's own. `mask_id` is for checkpoints that
     do not name their mask, `tokenizer` is a directory or hub id with a tokenizer for checkpoints without one.
     `trust_remote_code` runs code of the checkpoint through transformers, for layouts that unmask does not know; `shift`
-    then means that output i belongs to token i + 1. `blocks` is the length of the blocks of attention, where a model was
-    trained with another one than its config names, or its config names none. `progress` is called with the bytes read so
-    far and in all.
+    then means that output i belongs to token i + 1. `blocks` is the length of the blocks of attention, where a model
+    was trained with another one than its config names, or its config names none. `progress` is called with the bytes
+    read so far and in all.
     """
     name = _name(name)
     place, kind = on_device(name, device), _dtype(dtype)
