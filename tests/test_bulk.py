@@ -366,3 +366,25 @@ def test_published_models_are_those_of_the_guide():
     guide = (Path(__file__).parents[1] / "docs/guide/models.md").read_text(encoding="utf-8")
     named = [full for full in PUBLISHED if full in guide]
     assert len(named) >= 20
+
+
+# --- the right words -------------------------------------------------------------------------------------------------
+
+
+def test_the_help_of_solve_shows_what_holds_without_a_flag(capsys):
+    assert main(["solve", "--help"]) == 0
+    words = capsys.readouterr().out
+    assert "The model's default recipe goes before them" in words
+    assert main(["solve", "Tom has 5 apples. Mia has 3 more apples than Tom. How many?", "--json"]) in (0, 1)
+    used = Recipe.from_dict(json.loads(capsys.readouterr().out)["recipe"])
+    shown = next(line.split(maxsplit=1)[1] for line in words.splitlines() if line.startswith("  problems "))
+    assert Recipe.from_text(shown) == used.replace(length=None)
+
+
+def test_documents_are_not_called_windows(here, capsys, monkeypatch):
+    from unmask.train import prose
+
+    monkeypatch.setattr(prose, "DRAWS", 1)
+    Path("d.txt").write_text("Once upon a time, there was a cat.\n\nThe end.\n")
+    assert main(["eval", "text", "--data", "d.txt"]) == 0
+    assert "2 documents" in capsys.readouterr().out

@@ -165,6 +165,7 @@ def _eval_text(args: Namespace) -> None:
     ):
         raise InputError(f"{model.name} was not made by `unmask train text` or `prose`", "give such a model")
     words = model.tokenizer.fast
+    kind = "window" if model.blocks is None else "document"
     if model.blocks is not None:  # it was trained on one document a row
         windows = documents.text_rows(args.data, words, model.limit or documents.LENGTH)[: args.limit]
     else:
@@ -172,7 +173,7 @@ def _eval_text(args: Namespace) -> None:
     sizes = prose.widths(words)[windows].sum(1)
     about = _header(args, _model(args, "text")) | {"n": len(windows)}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
-        task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
+        task = bar.add_task(show.many(len(windows), kind), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
         last = time.perf_counter()
 
@@ -194,7 +195,7 @@ def _eval_text(args: Namespace) -> None:
         print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * prose.DRAWS, "seconds": seconds}))
     else:
         sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
-        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), 'window')} · {seconds:.1f} s")
+        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), kind)} · {seconds:.1f} s")
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------
@@ -232,7 +233,11 @@ def add_eval(parser: ArgumentParser) -> None:
     about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
     flag(parser, "--data FILE", about)
     flag(parser, "--shots FILE", "questions to draw worked examples from: gsm8k's training file")
-    flag(parser, "--limit N", "only the first N questions, or windows of text (a CPU reads about one a second) [all]")
+    flag(
+        parser,
+        "--limit N",
+        "only the first N questions, or documents or windows of text (a CPU reads about one a second) [all]",
+    )
     flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
