@@ -36,7 +36,8 @@ COMMANDS: dict[str, Command] = {
   unmask generate --canvas 'Once upon a time, there was a[MASK*3] who liked to[MASK*4].'
   unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search best-of-n --particles 8
   unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
-  unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
+  unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32
+  unmask generate --prompts lines.txt --model random --length 16 -o answers.jsonl""",
     ),
     "solve": Command(
         "solve",
