@@ -35,16 +35,22 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    """Run a command that must work; its standard output."""
+def both(capsys):
+    """Run a command that must work; its standard output, and what it says beside that."""
 
-    def runs(*argv: str) -> str:
+    def runs(*argv: str) -> tuple[str, str]:
         status = main(list(argv))
         out, err = capsys.readouterr()
-        assert (status, err) == (0, "")
-        return out
+        assert status == 0 and "unmask: error" not in err and "unmask: warning" not in err, err
+        return out, err
 
     return runs
+
+
+@pytest.fixture
+def run(both):
+    """Run a command that must work; its standard output."""
+    return lambda *argv: both(*argv)[0]
 
 
 @pytest.fixture
@@ -64,27 +70,27 @@ def fails(capsys):
 # --- generate --------------------------------------------------------------------------------------------------------
 
 
-def test_prints_text_and_cost(run):
-    text, cost = run(*TABLE, "se").splitlines()
+def test_prints_the_text_alone_and_its_cost_beside_it(both):
+    text, cost = both(*TABLE, "se")
     result = decode(load("table"), "se", recipe=Recipe(length=4))
-    assert text == result.text
-    assert cost == f"path entropy {result.path_entropy:.3f} bits · 4 steps · 4 calls · 4 evaluations"
+    assert text == f"{result.text}\n"
+    assert cost == f"path entropy {result.path_entropy:.3f} bits · 4 steps · 4 calls · 4 evaluations\n"
 
 
-def test_particles_are_shown_and_the_chosen_one_has_a_mark(run):
-    out = run(*TABLE, *EVEN, "--search", "smc", "--particles", "4", "--every", "1", "--seed", "3")
+def test_particles_are_shown_and_the_chosen_one_has_a_mark(both):
+    text, out = both(*TABLE, *EVEN, "--search", "smc", "--particles", "4", "--every", "1", "--seed", "3")
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=6, search="smc", particles=4, every=1, seed=3)
     result = decode(load("table"), recipe=recipe)
-    assert out.startswith(f"{result.text}\n")
+    assert text == f"{result.text}\n"
     assert f"12 evaluations · 4 particles of {result.lineages} lineage" in out
     rows = [line.split() for line in out.splitlines() if f" {result.path_entropy:.3f} " in line]
     assert ["▶", str(result.chosen), result.text] in [row[:3] for row in rows]
     assert all(particle.text in out for particle in result.particles)
 
 
-def test_json_is_one_object_and_nothing_else(run):
-    out = run(*TABLE, "se", *EVEN, "--search", "best-of-n", "--seed", "5", "--json")
-    assert out.count("\n") == 1
+def test_json_is_one_object_and_nothing_else(both):
+    out, err = both(*TABLE, "se", *EVEN, "--search", "best-of-n", "--seed", "5", "--json")
+    assert (out.count("\n"), err) == (1, "")
     found = json.loads(out)
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=4, search="best-of-n", seed=5)
     expected = {"model": "table", "prompt": "se", **decode(load("table"), "se", recipe=recipe).to_dict()}
@@ -108,16 +114,21 @@ def test_standard_input(run, monkeypatch):
     assert run(*TABLE, "--canvas", "-").startswith("t")
 
 
-def test_prompts_are_decoded_together(run, here):
-    Path("prompts").write_text("s\n\nnea\n")
+def test_prompts_of_a_file(both, here):
+    Path("prompts").write_text("s\n\nte\nnea\n")
     given = ["--prompts", "prompts", "--length", "3", *EVEN, "--seed", "7"]
-    lines = run(*TABLE, *given, "--json").splitlines()
+    out, err = both(*TABLE, *given, "--json", "--batch", "2")
+    assert err == "unmask: note: 'prompts': 1 blank line is not a prompt\n"
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=3, seed=7)
-    results = decode_batch(load("table"), ["s", "", "nea"], recipe=recipe)
+    results = decode_batch(load("table"), ["s", "te", "nea"], recipe=recipe)
+    lines = out.splitlines()
     assert [json.loads(line)["tokens"] for line in lines] == [result.tokens for result in results]
     assert [json.loads(line)["seed"] for line in lines] == [7, 8, 9]
-    out = run(*TABLE, *given)
-    assert all(f"{n}: {p}\n{r.text}\n" in out for n, p, r in zip((1, 2, 3), ("s", "", "nea"), results, strict=True))
+    out, err = both(*TABLE, *given)
+    assert out == "".join(f"{result.text}\n" for result in results)
+    assert all(f"{n}: {p}\n" in err for n, p in zip((1, 2, 3), ("s", "te", "nea"), strict=True))
+    Path("prompts").write_text("\n \n")
+    assert main([*TABLE, *given]) == 2
 
 
 def test_the_model_is_the_one_of_the_help_unless_given(run):
@@ -180,9 +191,9 @@ def test_text_that_looks_like_markup_is_printed_as_it_is(capsys):
     result = decode(load("table"), "sena", recipe=Recipe(length=2, search="best-of-n", particles=2))
     strange = [type(particle)(particle.tokens, text, 1.0, [1.0], 1, 0, -1.0, 0.5)] * 2
     show.result(type(result)(strange, 0, result.recipe, 0, 1, 2, 0.0, 0.1))
-    out = capsys.readouterr().out
-    assert out.startswith(text)
-    assert out.count("[bold]a[/bold] :smile:↵[/] long") == 2
+    out, err = capsys.readouterr()
+    assert out == f"{text}\n"
+    assert err.count("[bold]a[/bold] :smile:↵[/] long") == 2
 
 
 class Screen(io.StringIO):
@@ -200,12 +211,13 @@ def test_a_terminal_gets_no_control_characters(monkeypatch, capsys):
     show.result(found)
     assert capsys.readouterr().out.startswith(f"{text}\n")
     monkeypatch.setattr(sys, "stdout", Screen())
+    monkeypatch.setattr(sys, "stderr", Screen())
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "120")
     show.result(found)
-    out = sys.stdout.getvalue()
-    assert out.startswith("a\\x1b[2Jb\\r\\x07\\x9bc\td\ne é×\n") and out.count("a\\x1b[2Jb\\r\\x07\\x9bc") == 3
-    assert not set(out) & {"\x1b", "\r", "\x07", "\x9b"}
+    out, err = sys.stdout.getvalue(), sys.stderr.getvalue()
+    assert out == "a\\x1b[2Jb\\r\\x07\\x9bc\td\ne é×\n" and err.count("a\\x1b[2Jb\\r\\x07\\x9bc") == 2
+    assert not set(out + err) & {"\x1b", "\r", "\x07", "\x9b"}
 
 
 # --- flags -----------------------------------------------------------------------------------------------------------
@@ -268,7 +280,7 @@ def test_frequencies_feed_pc(run, here, capsys):
     assert (
         main(["generate", "a", "--model", "random", "--length", "1", "--sampler", "pc", "--background", "t.json"]) == 0
     )
-    assert capsys.readouterr().err == "unmask: warning: 't.json' counts tokens of table, not of random\n"
+    assert capsys.readouterr().err.startswith("unmask: warning: 't.json' counts tokens of table, not of random\n")
 
 
 def test_frequencies_of_json_lines(run, fails, here):
@@ -319,13 +331,13 @@ def test_examples_of_the_help_work(command, here, capsys):
         assert main(shlex.split(example)[1:]) == 0, capsys.readouterr().err
 
 
-def test_one_is_not_several(run, here):
+def test_one_is_not_several(run, both, here):
     """What is counted stands in the singular where it is 1."""
     Path("one.txt").write_text(f"{BOARD}\n")
     Path("good.txt").write_text("s\n")
     Path("texts.txt").write_text("senate\ntester\n")
     said = [
-        run("generate", "senat", *TABLE[1:], "--length", "1", "--trace", "t.jsonl"),
+        "".join(both("generate", "senat", *TABLE[1:], "--length", "1", "--trace", "t.jsonl")),
         run("report", "t.jsonl"),
         run(*"eval sudoku --data one.txt --steps 1 --rows a.jsonl".split()),
         run(*"eval sudoku --data one.txt --steps 1 --seed 1 --rows b.jsonl".split()),
@@ -569,9 +581,9 @@ def test_no_progress_without_a_terminal(monkeypatch):
 def test_particles_that_nothing_parts_are_told(capsys):
     words = ["generate", "the", "--model", "random", "--length", "4", "--search", "best-of-n"]
     assert main(words) == 0
-    assert "all paths are the same" in capsys.readouterr().out
+    assert "all paths are the same" in capsys.readouterr().err
     assert main([*words, "--temperature", "1"]) == 0
-    assert "all paths" not in capsys.readouterr().out
+    assert "all paths" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -600,24 +612,25 @@ def test_a_missing_background_is_refused_before_a_model_is_loaded(command, monke
     assert "cannot read the background table 'nope.json'" in capsys.readouterr().err
 
 
-def test_generate_stops_at_strings_and_says_what_ended_the_text(run):
+def test_generate_stops_at_strings_and_says_what_ended_the_text(run, both):
     words = ("generate", "se", "--model", "table", "--length", "4")
     plain = json.loads(run(*words, "--json"))
     assert (plain["finish"], len(plain["text"])) == ("length", 4)
     letter = plain["text"][2]
     cut = json.loads(run(*words, "--stop", "never", "--stop", letter, "--json"))
     assert (cut["finish"], cut["text"]) == ("stop", plain["text"][: plain["text"].index(letter)])
-    assert "ended by a stop string" in run(*words, "--stop", letter)
+    assert "ended by a stop string" in both(*words, "--stop", letter)[1]
     words = ("generate", "ab", "--model", "random", "--length", "4")
-    assert "no end within the length" in run(*words, "--ban", "eos")
-    ends = run(*words, "--ban", ",".join(str(token) for token in range(40) if token not in load("random").vocab.eos))
-    assert ends.startswith("\n") and "ended by an end token" in ends
+    assert "no end within the length" in both(*words, "--ban", "eos")[1]
+    others = ",".join(str(token) for token in range(40) if token not in load("random").vocab.eos)
+    text, ends = both(*words, "--ban", others)
+    assert text == "\n" and "ended by an end token" in ends
 
 
-def test_generate_says_what_to_do_where_an_end_leaves_no_text(run):
+def test_generate_says_what_to_do_where_an_end_leaves_no_text(both):
     banned = ",".join(str(token) for token in range(40) if token not in load("random").vocab.eos)
     words = ("generate", "ab", "--model", "random", "--length", "4", "--ban", banned)
-    assert run(*words).endswith(
+    assert both(*words)[1].endswith(
         "The text is empty: its end was decided before any word. --late eos decides ends last.\n"
     )
-    assert "empty" not in run(*words, "--late", "eos")
+    assert "empty" not in both(*words, "--late", "eos")[1]

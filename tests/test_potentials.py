@@ -303,9 +303,9 @@ def test_certain_states_do_not_run_off() -> None:
 def test_what_was_chosen_by_is_said(table, capsys) -> None:
     told = "generate --model table --length 4 --sampler uniform --temperature 1 --search best-of-n --choose"
     assert main([*told.split(), "surprise"]) == 0
-    assert "chosen by surprise" in capsys.readouterr().out
+    assert "chosen by surprise" in capsys.readouterr().err
     assert main([*told.split(), "entropy"]) == 0
-    assert "chosen by" not in capsys.readouterr().out
+    assert "chosen by" not in capsys.readouterr().err
 
 
 def test_an_answer_must_be_comparable(table) -> None:

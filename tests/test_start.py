@@ -17,7 +17,7 @@ DECODE = "core decoding models samplers search"
 MEASURE = f"{DECODE} evaluate tasks"
 # The rooms that a command's flags and function may import, besides cli and errors.
 ROOMS = {
-    "generate": f"{DECODE} tasks",
+    "generate": MEASURE,
     "solve": MEASURE,
     "demo": MEASURE,
     "serve": f"{DECODE} server",
@@ -42,7 +42,7 @@ ROOMS = {
     "fabricate": "core decoding models",
     "puzzles": "tasks",
     "prompts": "tasks",
-    "frequencies": f"{DECODE} tasks",
+    "frequencies": MEASURE,
 }
 NO_TORCH = {
     "--version": [],

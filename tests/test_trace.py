@@ -189,8 +189,12 @@ def test_log_probabilities_are_those_of_the_exact_distribution() -> None:
         for (_, _, token, _), (log, most) in zip(event["changes"], event["logprobs"], strict=True):
             assert [p for _, p in most] == sorted((p for _, p in most), reverse=True)
             assert len(most) <= 3 and dict(most).get(token, log) == log
-    with pytest.raises(UnmaskError, match="logprobs has no effect without events"):
-        decode_batch(model, [""], recipe=recipe, logprobs=1)
+    tokens = decode(model, "", recipe=recipe, logprobs=3).logprobs
+    assert [one.token for one in tokens or []] == result.tokens
+    assert [(one.log_prob, one.entropy, one.step) for one in tokens or []] == [
+        (log, event["changes"][0][3], event["step"]) for event, log in zip(steps, logs, strict=True)
+    ]
+    assert decode(model, "", recipe=recipe).logprobs is None
 
 
 def test_a_trace_that_was_cut_is_read_as_far_as_it_goes(tmp_path):

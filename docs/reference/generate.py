@@ -120,6 +120,37 @@ ROWS = {
     },
 }
 
+GENERATED = {  # those of `unmask generate -o`, where they differ
+    "header of generate": {
+        "data": "file of the prompts",
+        "recipe": "settings that differ from the defaults; without `length`: what fits after the longest prompt",
+        "system": "`--system`; null without one",
+        "stop": "`--stop`; null without one",
+        "samples": "`--n`; null: one answer to each prompt",
+        "logprobs": "`--logprobs`; null without it",
+        "n": "answers in all",
+    },
+    "row of generate": {
+        "number": "place of the answer, from 0: that of its prompt times `--n`, plus that among the answers to it",
+        "prompt": "the prompt as the file has it",
+        "text": "the generated text",
+        "finish": ROWS["row"]["finish"],
+        "path_entropy": "bits",
+        "state_entropy": "bits, of each step of the path",
+        "chosen": "the particle whose text it is",
+        "steps": "steps of the longest path",
+        "calls": "network calls",
+        "evaluations": "rows through the network, all particles",
+        "log_evidence": "nats; 0 without resampling",
+        "lineages": "how many first particles have descendants",
+        "seconds": "its share of the seconds of its batch",
+        "seed": "`--seed` plus the number",
+        "tokens": "ids of the whole canvas, prompt included",
+        "logprobs": "with `--logprobs N`: position, token, text, log_prob (nats), entropy (bits), step, N alternatives",
+        "particles": "text, finish, path_entropy, log_prob, surprise, steps and origin of each",
+    },
+}
+
 
 SETTINGS_HEAD = """\
 # Settings
@@ -142,9 +173,10 @@ A stream of `/v1/paths` that fails ends with an object that has only `error`: it
 ROWS_HEAD = """\
 # Rows format
 
-`unmask eval --rows FILE` writes a UTF-8 file of JSON lines: a header, then one line per answer. Lines are appended and
-never rewritten. A torn last line is cut when the run resumes. If it resumes with another version or machine, a line
-`resumed` has what changed ([guide](../guide/measuring.md#rows)).
+`unmask eval --rows FILE` and `unmask generate --prompts FILE -o FILE` write a UTF-8 file of JSON lines: a header, then
+one line per answer. Lines are appended and never rewritten. A torn last line is cut when the run resumes. If it resumes
+with another version or machine, a line `resumed` has what changed ([eval](../guide/measuring.md#rows),
+[generate](../guide/batches.md#files-of-prompts)). The fields of `generate` are below those of `eval`.
 """
 
 
@@ -305,10 +337,18 @@ def rows_page() -> str:
         with contextlib.redirect_stdout(out):
             assert command_line(f"eval sudoku --data {puzzles} --rows {rows} --steps 4".split()) == 0
         header, row = (json.loads(line) for line in rows.read_text().splitlines())
+        answers, given = Path(folder, "answers.jsonl"), f"--model table --prompts {puzzles} --length 2 --logprobs 1"
+        puzzles.write_text("se\n")
+        with contextlib.redirect_stderr(out):
+            assert command_line(f"generate {given} -o {answers}".split()) == 0
+        other, answer = (json.loads(line) for line in answers.read_text().splitlines())
     compare("header", ROWS["header"].keys() | ORIGIN.keys(), header)
     compare("row", ROWS["row"], row)
+    shared = {**ROWS["header"], **ORIGIN}.keys() - {"shots", "skipped"}
+    compare("header of generate", shared | GENERATED["header of generate"].keys(), other)
+    compare("row of generate", GENERATED["row of generate"], answer)
     text = ROWS_HEAD
-    for name, fields in {"header": {**ROWS["header"], **ORIGIN}, "row": ROWS["row"]}.items():
+    for name, fields in {"header": {**ROWS["header"], **ORIGIN}, "row": ROWS["row"], **GENERATED}.items():
         text += f"\n## {name}\n\n" + table(("field", "meaning"), ((f"`{key}`", what) for key, what in fields.items()))
     return text
 

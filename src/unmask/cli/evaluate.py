@@ -23,9 +23,8 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, unknown
 from unmask.evaluate import rows
 from unmask.evaluate.compare import summary
-from unmask.evaluate.header import asked, header
+from unmask.evaluate.header import asked
 from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift
-from unmask.models import fingerprint
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Example, Task, shots, with_prompt
@@ -34,7 +33,6 @@ from unmask.train import documents, prose
 from unmask.train.words import MASK
 
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of texts"}
-LOADING = ("mask_id", "tokenizer", "blocks", "trust_remote_code", "shift")  # flags that change what a model says
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
 
 
@@ -148,22 +146,10 @@ def _model(args: Namespace, bundled: str | None) -> str:
 
 def _header(args: Namespace, model: str) -> dict[str, Any]:
     """Where the figures come from."""
-    with show.progress() as bar:
-        shown = bar.add_task(f"weights of {model}", total=None)
-        weights = fingerprint(model, args.revision, lambda done, total: bar.update(shown, completed=done, total=total))
     task = None if args.task == "text" else TASKS[args.task]
     named = args.data if args.data is not None or task is None else f"{task.source.repo}/{task.source.file}"
-    return header(
-        args.task,
-        model,
-        weights=weights,
-        dtype=args.dtype,
-        device=args.device,
-        data=named,
-        file=args.data if task is None else located(task, args.data),
-        limit=args.limit,
-        loading={name: getattr(args, name) for name in LOADING if getattr(args, name)},
-    )
+    file = args.data if task is None else located(task, args.data)
+    return models.header(args, args.task, model, named, file, args.limit)
 
 
 def _about(kept: rows.Rows) -> dict[str, Any]:
@@ -187,6 +173,7 @@ def _eval_text(args: Namespace) -> None:
     ):
         raise InputError(f"{model.name} was not made by `unmask train text` or `prose`", "give such a model")
     words = model.tokenizer.fast
+    kind = "window" if model.blocks is None else "document"
     if model.blocks is not None:  # it was trained on one document a row
         windows = documents.text_rows(args.data, words, model.limit or documents.LENGTH)[: args.limit]
     else:
@@ -194,7 +181,7 @@ def _eval_text(args: Namespace) -> None:
     sizes = prose.widths(words)[windows].sum(1)
     about = _header(args, _model(args, "text")) | {"n": len(windows)}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
-        task = bar.add_task(show.many(len(windows), "window"), total=len(windows))
+        task = bar.add_task(show.many(len(windows), kind), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
         last = time.perf_counter()
 
@@ -216,7 +203,7 @@ def _eval_text(args: Namespace) -> None:
         print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * prose.DRAWS, "seconds": seconds}))
     else:
         sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
-        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), 'window')} · {seconds:.1f} s")
+        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), kind)} · {seconds:.1f} s")
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------
@@ -255,7 +242,11 @@ def add_eval(parser: ArgumentParser) -> None:
     flag(parser, "--data FILE", about)
     flag(parser, "--shots FILE", "questions to draw worked examples from: gsm8k's training file")
     flag(parser, "--prompt FILE", "ask with this prompt instead of ours, as docs/guide/prompts.md says")
-    flag(parser, "--limit N", "only the first N questions, or windows of text (a CPU reads about one a second) [all]")
+    flag(
+        parser,
+        "--limit N",
+        "only the first N questions, or documents or windows of text (a CPU reads about one a second) [all]",
+    )
     flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
     about = "ask through the model's chat template, or not; by default as the benchmark is published"

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.cli import flags, models, show
 from unmask.cli.parser import flag
 from unmask.decoding.background import count
-from unmask.decoding.decode import Result, decode_batch
+from unmask.decoding.decode import Result, decode_batch, layout
+from unmask.decoding.defaults import canonical
 from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.prompt import MARKER, fitting_length
+from unmask.decoding.prompt import HOLE, MARKER, Text, fitting_length
+from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, spelled
+from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError
-from unmask.models import load_tokenizer
+from unmask.evaluate import batch, bulk, rows
+from unmask.models import Denoiser, load_tokenizer
 from unmask.tasks import files
 
 DEFAULT = "text"
@@ -29,36 +37,140 @@ Names of other projects work too:
 {chr(10).join(f"  {spelled(alias)} is {spelled(name)}" for alias, name in ALIASES.items())}"""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The texts of a command line, and how they are decoded."""
+
+    texts: list[str]  # prompts, or canvases
+    canvas: bool
+    several: bool  # they are of a file, or --n asks for several answers
+
+    def given(self, number: int) -> dict[str, str]:
+        return {"canvas" if self.canvas else "prompt": self.texts[number]}
+
+
 def run_generate(args: Namespace) -> None:
     """Decode one prompt or canvas, or a file of prompts."""
-    recipe = None if args.recipe is None else flags.to_recipe(args)
+    _check(args)
+    asked = _asked(args)
+    name = _model_name(args)
+    recipe = flags.for_model(args, models.default_settings(args, name), name, asked.canvas)
+    if args.output is not None:
+        _write(args, asked, name, recipe)
+        return
+    model = models.as_run(args, models.load_model(args, name))
+    decode = _decoder(args, asked, model, recipe)
+    size = len(asked.texts) if args.trace else _size(args, model, recipe)
+    for part in bulk.run(len(asked.texts), size, decode):
+        for one in part:
+            _show(args, asked, model, one.number, one.result)
+    if model.device.type == "cuda" and not args.json:
+        show.note(show.memory_used(models.used(model)))
+
+
+def _check(args: Namespace) -> None:
+    """Refuse flags that do not go together, before anything is read."""
     if sum(given is not None for given in (args.prompt, args.prompts, args.canvas)) > 1:
         raise InputError("a prompt, --prompts and --canvas exclude each other", "give one of them")
     if args.system is not None and not args.chat:
         raise InputError("--system is a message of a chat", "add --chat")
     if args.chat and args.canvas is not None:
         raise InputError("--chat writes a prompt, a canvas is written as it is", "leave one of them out")
-    canvases = None if args.canvas is None else [_text(args.canvas)]
-    prompts = _prompts(args) if canvases is None else None
-    texts = prompts if prompts is None or not args.chat else [_messages(prompt, args.system) for prompt in prompts]
-    name = _model_name(args)
-    length = flags.for_model(args, models.default_settings(args, name), name, canvases is not None).length
-    model = models.as_run(args, models.load_model(args, name))
-    given = {} if args.recipe is not None else flags.given(args)
-    given |= {"length": fitting_length(model, texts)} if texts and length is None else {}
-    with show.following() as on_event:
-        results = decode_batch(
-            model, texts, canvases=canvases, recipe=recipe, stop=args.stop, trace=args.trace, on_event=on_event, **given
-        )
+    for name in ("n", "batch"):
+        if getattr(args, name) is not None and getattr(args, name) < 1:
+            raise InputError(f"{name} is {getattr(args, name)}", "it must be at least 1")
+    if args.batch is not None and args.prompts is None and args.n is None:
+        raise InputError("--batch has no effect on one text", "leave it out")
+    if args.logprobs is not None and not args.json and args.output is None:
+        raise InputError("--logprobs has no effect on text", "add --json, or -o FILE with --prompts")
+    if args.trace is not None and args.batch is not None:
+        raise InputError("a trace holds one batch, of all texts", "leave --batch or --trace out")
+    if args.output is None:
+        return
+    if args.prompts is None:
+        raise InputError("-o takes the answers to a file of prompts", "add --prompts FILE, or use > for one answer")
+    if args.json or args.trace is not None:
+        raise InputError(f"{'--json' if args.json else '--trace'} has no effect with -o", "the file has JSON lines")
+    if Path(args.output).resolve() == Path(args.prompts).resolve():
+        raise InputError(f"{args.output!r} holds the prompts", "give another file for the answers")
+    rows.check_place(args.output)
+
+
+# --- decoding --------------------------------------------------------------------------------------------------------
+
+
+Watching = Callable[[], AbstractContextManager[OnEvent | None]]
+
+
+def _decoder(
+    args: Namespace, asked: Asked, model: Denoiser, recipe: Recipe, watching: Watching = show.following
+) -> bulk.Decode:
+    """A function that decodes the texts of some numbers; all texts are checked first."""
+    texts: list[Text] = [_messages(one, args.system) for one in asked.texts] if args.chat else list(asked.texts)
+    whole = args.recipe is not None
+    given = {} if whole else flags.given(args)
+    if not asked.canvas:
+        if recipe.length is None and not whole:
+            recipe = recipe.replace(length=fitting_length(model, texts))
+            given |= {"length": recipe.length}
+        layout(model, texts, None, recipe, at_most=not whole and canonical(given).get("length") is None)
+
+    def decode(numbers: Sequence[int]) -> list[Result]:
+        some = [texts[number] for number in numbers]
+        with watching() as on_event:
+            return decode_batch(
+                model,
+                None if asked.canvas else some,
+                canvases=some if asked.canvas else None,
+                recipe=recipe if whole else None,
+                stop=args.stop,
+                seeds=[recipe.seed + number for number in numbers],
+                trace=args.trace,
+                on_event=on_event,
+                logprobs=args.logprobs,
+                **given,
+            )
+
+    return decode
+
+
+def _size(args: Namespace, model: Denoiser, recipe: Recipe) -> int:
+    return int(args.batch or batch.size("prompt", model.device, recipe.build_search().particles))
+
+
+def _show(args: Namespace, asked: Asked, model: Denoiser, number: int, result: Result) -> None:
     if args.json:
-        for place, result in enumerate(results):
-            given = {"canvas": canvases[place]} if canvases else {"prompt": (prompts or [])[place]}
-            asked = {"chat": True, "system": args.system} if args.chat else {}
-            print(json.dumps({"model": model.name, **given, **asked, **result.to_dict(), "memory": models.used(model)}))
-    else:
-        _show(results, prompts if args.prompts else None, bool(model.vocab.eos) and canvases is None)
-        if model.device.type == "cuda":
-            print(show.memory_used(models.used(model)))
+        more = {"chat": True, "system": args.system} if args.chat else {}
+        about = {"model": model.name, **asked.given(number), **more, **result.to_dict(), "memory": models.used(model)}
+        print(json.dumps(about), flush=True)
+        return
+    if asked.several:
+        show.note(f"{chr(10) if number else ''}{number + 1}: {show.one_line(asked.texts[number], stream=sys.stderr)}")
+    show.result(result, bool(model.vocab.eos) and not asked.canvas)
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
+    """Write a row for each prompt, as soon as its batch is decoded; what the file has already is not decoded again."""
+    n = len(asked.texts)
+    about = models.header(args, "generate", name, args.prompts, args.prompts) | {"recipe": recipe.to_dict(), "n": n}
+    about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n, "logprobs": args.logprobs}
+    with rows.opened(args.output, about) as kept:
+        done = {int(row["number"]) for row in kept.kept}
+        if kept.missing:
+            model = models.as_run(args, models.load_model(args, name))
+            with show.evaluating(n, len(done), show.many(n, "prompt")) as watch:
+                decode, tell = _decoder(args, asked, model, recipe, lambda: nullcontext(watch)), show.paced()
+                for part in bulk.run(n, _size(args, model, recipe), decode, done):
+                    kept.add(bulk.row(one, asked.texts[one.number]) for one in part)
+                    tell(f"{args.output}: {len(kept.kept)} of {n}")
+        there = f", {len(done)} of them from before" if done else ""
+    show.note(f"{args.output}: {show.many(n, 'row')}{there}")
+
+
+# --- the texts -------------------------------------------------------------------------------------------------------
 
 
 def _model_name(args: Namespace) -> str:
@@ -74,18 +186,54 @@ def _model_name(args: Namespace) -> str:
     return str(args.model)
 
 
-def _show(results: Sequence[Result], prompts: Sequence[str] | None, ends: bool) -> None:
-    for place, result in enumerate(results):
-        if prompts is not None:
-            print(f"{chr(10) if place else ''}{place + 1}: {show.one_line(prompts[place])}")
-        show.result(result, ends)
+def _asked(args: Namespace) -> Asked:
+    """The texts to decode, each as often as --n asks; a text with holes is a canvas."""
+    if args.prompts is not None:
+        texts, canvas = _prompts(args.prompts), False
+        holes = [number for number, text in enumerate(texts, 1) if HOLE.search(text)]
+        if holes and not args.chat:
+            way = "give a text with holes with --canvas; with --chat the letters are part of the message"
+            raise InputError(f"prompt {holes[0]} of {args.prompts!r} holds {MARKER}", way)
+    else:
+        text = _text(args.canvas if args.canvas is not None else _prompt(args))
+        texts, canvas = [text], args.canvas is not None or bool(HOLE.search(text) and not args.chat)
+    several = args.prompts is not None or args.n is not None
+    return Asked([text for text in texts for _ in range(args.n or 1)], canvas, several)
 
 
-def _prompts(args: Namespace) -> list[str]:
-    if args.prompts is None:
-        return [_text(args.prompt or "")]
-    lines = files.read(args.prompts).split("\n")
-    return lines if lines[-1] else lines[:-1]
+def _prompt(args: Namespace) -> str:
+    """The prompt; without one, what is piped into the command."""
+    if args.prompt is None and _piped():
+        show.note("unmask: note: the prompt is standard input")
+        return "-"
+    return args.prompt or ""
+
+
+def _piped() -> bool:
+    """Whether standard input is a pipe or a file."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # it is closed, or replaced
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _prompts(path: str) -> list[str]:
+    """The prompts of a file: its lines, but for blank ones; of a .jsonl file the field `prompt`, which may be empty."""
+    if path.removesuffix(".gz").endswith(".jsonl"):
+        found = [row["prompt"] for row in files.rows(Path(path), "prompt")]
+        for number, prompt in enumerate(found, 1):
+            if not isinstance(prompt, str):
+                raise InputError(f"the prompt of row {number} of {path!r} is not text", "give a string")
+    else:
+        lines = files.read(path).removesuffix("\n").split("\n")
+        found = [line for line in lines if line.strip()]
+        if found and len(found) < len(lines):
+            blank = show.many(len(lines) - len(found), "blank line is not a prompt", "blank lines are not prompts")
+            show.note(f"unmask: note: {path!r}: {blank}")
+    if not found:
+        raise InputError(f"there is no prompt in {path!r}", "give one on each line")
+    return found
 
 
 def _text(given: str) -> str:
@@ -103,16 +251,25 @@ def add_generate(parser: ArgumentParser) -> None:
     parser.usage = "unmask generate [PROMPT] [flags]"
     parser.epilog = f"{NOTES}\n\n{parser.epilog}"
     parser.set_defaults(too_many=_too_many)
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="text to continue; - reads standard input")
+    about = f"text to continue, or with {MARKER} in it to fill in; - reads standard input, as does a pipe without it"
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help=about)
     about = "text with masks instead of a prompt, like 'Tom has a[MASK*2].'; - reads standard input"
     flag(parser, "--canvas TEXT", about)
-    flag(parser, "--prompts FILE", "a prompt on each line, decoded together; - reads standard input")
+    about = (
+        "a prompt on each line that is not blank, or JSON lines with a field prompt (.jsonl); - reads standard input"
+    )
+    flag(parser, "--prompts FILE", about)
+    about = "with --prompts: write a row for each prompt to this file (JSONL); the same command resumes a run"
+    flag(parser, "-o, --output FILE", about)
+    flag(parser, "--n N", "answers to each prompt, with seeds one after another [1]")
+    flag(parser, "--batch N", "prompts decoded together; answers do not depend on it [8 rows on a CPU, 32 on a GPU]")
     flag(parser, "--chat", "the prompt is a question: apply the chat template")
     flag(parser, "--system TEXT", "with --chat: the system message")
     about = "the text ends before this string; several times for several"
     parser.add_argument("--stop", action="append", metavar="TEXT", help=about)
     flag(parser, "--recipe NAME", "settings from `unmask recipes`, a .toml or .json file, or none: no defaults")
     flag(parser, "--json", "print one JSON object for each prompt")
+    flag(parser, "--logprobs N", "with --json or -o: every token when it was written, and the N most probable ones")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     models.add_model(parser, DEFAULT)
     models.add_running(parser)

@@ -26,7 +26,7 @@ from unmask.evaluate.judge import (
 )
 from unmask.evaluate.judge.rows import Row, Sample, is_rows
 from unmask.evaluate.judge.stories import SOURCE
-from unmask.models.files.checkpoint import DTYPES
+from unmask.models.files.checkpoint import DTYPES, dtype_name
 
 PART = 60  # MiB of a file, for those who may carry 64 at a time
 WORDS = {
@@ -199,8 +199,8 @@ def add_judge(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("the judge")
     about = f"a directory, a hub id like openai-community/gpt2-large, a .gguf file, {SOURCE} or its file [{DEFAULT}]"
     flag(group, "--judge NAME", about, DEFAULT)
-    flag(group, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
-    flag(group, "--dtype NAME", f"{', '.join(DTYPES)} [float32; on a GPU the checkpoint's own]")
+    flag(group, "--device NAME", "cpu, a GPU like cuda, or auto [cpu]", "cpu")
+    flag(group, "--dtype NAME", f"{', '.join(DTYPES)} [float32; on a GPU the checkpoint's own]", kind=dtype_name)
     flag(group, "--revision NAME", "branch, tag or commit of a hub id")
     flag(group, "--trust-remote-code", "run the checkpoint's own Python code, with your rights")
     flag(group, "--export DIR", "judge nothing: write the judge there as safetensors in parts")

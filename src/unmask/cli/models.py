@@ -14,8 +14,8 @@ from unmask.cli import show
 from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.settings import describe
-from unmask.models import FAMILIES, MODELS, Denoiser, default_recipe, load, memory
-from unmask.models.files.checkpoint import DTYPES
+from unmask.models import FAMILIES, MODELS, Denoiser, default_recipe, fingerprint, load, memory
+from unmask.models.files.checkpoint import DTYPES, dtype_name
 from unmask.models.files.convert import convert
 from unmask.models.laws import check
 from unmask.models.made.fabricate import SIZES, fabricate
@@ -24,6 +24,7 @@ from unmask.models.wrap import Chunked, layers
 
 # flags of add_model
 LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift")
+CHANGING = ("mask_id", "tokenizer", "blocks", "trust_remote_code", "shift")  # those that change what a model says
 HELP = {"device": "where it runs; the flag --device", "dtype": "of its numbers; the flag --dtype"}
 
 # --- which model, and how --------------------------------------------------------------------------------------------
@@ -35,8 +36,8 @@ def add_model(parser: ArgumentParser, default: str | None = None) -> None:
         about = f"a name of `unmask models`, a directory with a checkpoint, or a hub id [{default}]"
         parser.add_argument("--model", metavar="NAME", help=about)
     group = parser.add_argument_group("loading a model")
-    flag(group, "--device NAME", "cpu, or a GPU like cuda or cuda:1 [cpu]", "cpu")
-    flag(group, "--dtype NAME", f"{', '.join(DTYPES)}; by default the checkpoint's own")
+    flag(group, "--device NAME", "cpu, a GPU like cuda or cuda:1, or auto: a GPU if there is one [cpu]", "cpu")
+    flag(group, "--dtype NAME", f"{', '.join(DTYPES)}; by default the checkpoint's own", kind=dtype_name)
     group.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where the checkpoint does not say it")
     flag(group, "--tokenizer NAME", "directory or hub id with the tokenizer, if not its own")
     flag(group, "--revision NAME", "branch, tag or commit of a hub id")
@@ -76,6 +77,28 @@ def load_model(args: Namespace, name: str) -> Denoiser:
 def default_settings(args: Namespace, name: str) -> Mapping[str, Any]:
     """The default settings of the model that the flags name, before it is loaded; foreign code brings none."""
     return {} if args.trust_remote_code else default_recipe(name, args.revision)
+
+
+def header(
+    args: Namespace, task: str, model: str, data: str | None, file: str | Path | None, limit: int | None = None
+) -> dict[str, Any]:
+    """Where the rows of a run come from: model, data and device, with a progress bar for the hash of the weights."""
+    from unmask.evaluate.header import header as made  # a list of models needs no rows
+
+    with show.progress() as bar:
+        shown = bar.add_task(f"weights of {model}", total=None)
+        weights = fingerprint(model, args.revision, lambda done, total: bar.update(shown, completed=done, total=total))
+    return made(
+        task,
+        model,
+        weights=weights,
+        dtype=args.dtype,
+        device=args.device,
+        data=data,
+        file=file,
+        limit=limit,
+        loading={name: getattr(args, name) for name in CHANGING if getattr(args, name)},
+    )
 
 
 def as_run(args: Namespace, model: Denoiser) -> Denoiser:

@@ -18,7 +18,7 @@ from unmask.evaluate.judge import DEFAULT, load_judge
 from unmask.evaluate.paper import EXPERIMENTS, Experiment, Place
 from unmask.evaluate.paper.cells import PaperRun, run
 from unmask.evaluate.paper.output import draw, markdown
-from unmask.models.files.checkpoint import DTYPES
+from unmask.models.files.checkpoint import DTYPES, dtype_name
 
 OUT = "runs/paper"
 FLAGS = "on limit model data shots prompt judge_device no_pictures dtype compile".split()  # that need an experiment
@@ -132,8 +132,8 @@ def add_paper(parser: ArgumentParser) -> None:
     flag(parser, "--out DIR", f"for rows, tables and pictures [{OUT}]", OUT)
     flag(parser, "--limit N", "questions or samples of a cell [as planned]")
     flag(parser, "--model NAME", "a directory or hub id instead of the place's model")
-    flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
-    flag(parser, "--dtype NAME", f"{', '.join(DTYPES)} [the model's own]")
+    flag(parser, "--device NAME", "cpu, a GPU like cuda, or auto [cpu]", "cpu")
+    flag(parser, "--dtype NAME", f"{', '.join(DTYPES)} [the model's own]", kind=dtype_name)
     flag(parser, "--compile", "compile the network: pays for many cells on a GPU")
     flag(parser, "--data FILE", "the questions; puzzles of the bundled models are made")
     flag(parser, "--shots FILE", "questions to draw worked examples from")

@@ -36,7 +36,8 @@ COMMANDS: dict[str, Command] = {
   unmask generate --canvas 'Once upon a time, there was a[MASK*3] who liked to[MASK*4].'
   unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search best-of-n --particles 8
   unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
-  unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32""",
+  unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32
+  unmask generate --prompts lines.txt --model random --length 16 -o answers.jsonl""",
     ),
     "solve": Command(
         "solve",
@@ -315,12 +316,14 @@ def refuse(args: Namespace, names: Iterable[str], where: str, hint: str = "leave
             raise InputError(f"--{name.replace('_', '-')} has no effect on {where}", hint)
 
 
-def flag(parser: _ActionsContainer, spec: str, help: str, default: object = None) -> None:
-    """One flag: `--json` has no value, that of `--limit N` is an int, of `--rate X` a float, of others a text."""
+def flag(
+    parser: _ActionsContainer, spec: str, help: str, default: object = None, kind: Callable[[str], Any] = str
+) -> None:
+    """One flag: `--json` has no value, that of `--limit N` is an int, of `--rate X` a float, of others a `kind`."""
     *names, last = spec.split(", ")
     name, _, metavar = last.partition(" ")
     if metavar:
-        kind = {"N": int, "X": float}.get(metavar, str)
+        kind = {"N": int, "X": float}.get(metavar, kind)
         parser.add_argument(*names, name, type=kind, default=default, metavar=metavar, help=help)
     else:
         parser.add_argument(*names, name, action="store_true", help=help)

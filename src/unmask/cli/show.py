@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
 from rich.console import Console
@@ -26,10 +27,10 @@ if TYPE_CHECKING:  # a command that only prints a table loads no model and no to
     from unmask.models.laws import Verdict
 
 
-def console() -> Console:
-    """Standard output without markup, and with room for tables when it is not a terminal."""
-    width = None if sys.stdout.isatty() else 120
-    return Console(markup=False, emoji=False, highlight=False, width=width)
+def console(stderr: bool = False) -> Console:
+    """Standard output, or standard error, without markup, and with room for tables when it is not a terminal."""
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else 120
+    return Console(markup=False, emoji=False, highlight=False, width=width, stderr=stderr)
 
 
 def grid(*columns: str, right: tuple[str, ...] = ()) -> Grid:
@@ -48,15 +49,25 @@ ALIKE = "all paths are the same: with --temperature, or --select-temperature, th
 
 
 def result(found: Result, ends: bool = False) -> None:
-    """The text, what it cost, and the other particles; where the model knows `ends`, also that none was reached."""
-    print(safe(found.text))
-    print(found.cost() + (" · no end within the length" if ends and found.finish == "length" else ""))
+    """The text, and on standard error what it cost, the other particles, and remarks; `ends`: the model knows ends."""
+    answer(found.text)
+    note(found.cost() + (" · no end within the length" if ends and found.finish == "length" else ""))
     if len(found.particles) > 1:
-        console().print(particles(found))
+        console(stderr=True).print(particles(found))
         if alike(found):
-            print(ALIKE)
+            note(ALIKE)
     if ends and found.finish == "end" and not found.text and "eos" not in found.recipe.late:
-        print(EMPTY)
+        note(EMPTY)
+
+
+def answer(text: str) -> None:
+    """Standard output has the answer alone; it is there before any note on it."""
+    print(safe(text), flush=True)
+
+
+def note(text: str) -> None:
+    """A line about an answer, on standard error."""
+    print(safe(text, sys.stderr), file=sys.stderr)
 
 
 def alike(found: Result) -> bool:
@@ -74,7 +85,7 @@ def particles(found: Result) -> Grid:
         mark = "▶" if place == found.chosen else ""
         value = particle.log_prob if other == "log p" else particle.surprise
         numbers = [f"{particle.path_entropy:.3f}", *([f"{value:.4g}"] if other else []), str(particle.steps)]
-        made.add_row(mark, str(place), one_line(particle.text), *numbers, str(particle.origin))
+        made.add_row(mark, str(place), one_line(particle.text, stream=sys.stderr), *numbers, str(particle.origin))
     return made
 
 
@@ -105,14 +116,15 @@ def colours() -> Text:
     return Text("  ").join(Text(kind, STYLES[kind]) for kind in STYLES)
 
 
-def one_line(text: str, most: int = 32) -> str:
+def one_line(text: str, most: int = 32, stream: TextIO | None = None) -> str:
     """Text for a cell of a table: on one line, and short enough for the other columns."""
-    return safe((text if len(text) <= most else text[: most - 1] + "…").replace("\n", "↵"))
+    return safe((text if len(text) <= most else text[: most - 1] + "…").replace("\n", "↵"), stream)
 
 
-def safe(text: str) -> str:
-    """Text for standard output: where that is a terminal, control characters, which it would obey, are written out."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", _written, text) if sys.stdout.isatty() else text
+def safe(text: str, stream: TextIO | None = None) -> str:
+    """Text for standard output, or another stream: a terminal would obey control characters, which are written out."""
+    screen = (stream or sys.stdout).isatty()
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", _written, text) if screen else text
 
 
 def _written(found: re.Match[str]) -> str:
@@ -212,6 +224,19 @@ def milestone(line: str) -> None:
     """A line on standard error, unless that is a terminal, which shows a bar."""
     if not sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
+
+
+def paced(seconds: float = 10) -> Callable[[str], None]:
+    """`milestone`, with at most one line in this many seconds."""
+    last = time.monotonic()
+
+    def tell(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
+            milestone(line)
+
+    return tell
 
 
 @contextmanager

@@ -9,18 +9,19 @@ import warnings
 from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from unmask.cli import flags, show
 from unmask.cli.parser import flag
 from unmask.core.denoiser import Denoiser
 from unmask.decoding.decode import decode_batch
-from unmask.decoding.defaults import canonical
+from unmask.decoding.defaults import canonical, over
 from unmask.decoding.prompt import encode
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, UnmaskError, many
 from unmask.evaluate.run import suits
 from unmask.models import default_recipe, load
-from unmask.tasks import TASKS, Example, files, problems, puzzle_of
+from unmask.tasks import TASKS, Example, Task, files, problems, puzzle_of
 from unmask.tasks.countdown import problem_text
 from unmask.tasks.grading.steps import equations
 from unmask.tasks.puzzles import sudoku
@@ -35,8 +36,8 @@ def run_solve(args: Namespace) -> int:
     name, given = _puzzle(args.puzzle)
     task = TASKS[name]
     model_name = str(args.model or task.bundled)
-    default = {**canonical(default_recipe(model_name)), **task.recipe}
-    recipe = flags.for_model(args, default, model_name, canvas=True)  # what is asked says how long the answer is
+    # what is asked says how long the answer is
+    recipe = flags.for_model(args, _default(task, model_name), model_name, canvas=True)
     if name == "problems":
         return _work_out(args, recipe, problems.asked(given))
     kind = puzzle_of(task)
@@ -60,13 +61,18 @@ def run_solve(args: Namespace) -> int:
         }
         print(json.dumps({**graded, "strange": strange, **found.to_dict()}))
     else:
-        print(show.board(list(map(int, answer))) if name == "sudoku" else answer)
+        show.answer(show.board(list(map(int, answer))) if name == "sudoku" else answer)
         solved = "solved, as one of several solutions" if strange == sudoku.SEVERAL else "solved"
-        print(solved if wrong is None else f"not solved: {wrong}")
-        print(found.cost())
+        show.note(solved if wrong is None else f"not solved: {wrong}")
+        show.note(found.cost())
         if len(found.particles) > 1 and show.alike(found):
-            print(show.ALIKE)
+            show.note(show.ALIKE)
     return 0 if wrong is None else 1
+
+
+def _default(task: Task, model: str) -> dict[str, Any]:
+    """The default settings of a model, with those that the task has for all models."""
+    return {**canonical(default_recipe(model)), **task.recipe}
 
 
 def _work_out(args: Namespace, recipe: Recipe, question: str) -> int:
@@ -85,10 +91,10 @@ def _work_out(args: Namespace, recipe: Recipe, question: str) -> int:
         worked = {"puzzle": question, "answer": stated, "worked": len(steps), "false": false, "fault": wrong}
         print(json.dumps({**worked, **found.to_dict()}))
         return 0 if wrong is None else 1
-    print(show.safe(found.text.strip()))
+    show.answer(found.text.strip())
     shown = f"{many(len(steps), 'worked step')}, {'their' if len(steps) > 1 else 'its'} arithmetic is true"
-    print(f"answer {stated}: {shown}" if wrong is None else show.safe(f"not solved: {wrong}"))
-    print(found.cost())
+    show.note(f"answer {stated}: {shown}" if wrong is None else f"not solved: {wrong}")
+    show.note(found.cost())
     return 0 if wrong is None else 1
 
 
@@ -183,13 +189,30 @@ def _given(puzzle: str) -> str:
     return puzzle
 
 
+def _notes() -> str:
+    """The settings that hold without a flag, which are not the defaults that the flags show."""
+    lines = []
+    for name in ("sudoku", "countdown", "problems"):
+        task = TASKS[name]
+        found = over({}, _default(task, str(task.bundled)), str(task.bundled), canvas=True)
+        lines.append(f"  {name:10} {found.to_text()}")
+    return "\n".join(
+        [
+            "Brackets show defaults of samplers and searches. The model's default recipe goes before them; flags",
+            "override it, and --recipe none leaves it out. That of the bundled models:",
+            *lines,
+        ]
+    )
+
+
 def add_solve(parser: ArgumentParser) -> None:
+    parser.epilog = f"{_notes()}\n\n{parser.epilog}"
     known = "a Sudoku of 81 characters, . or 0 for a blank; a countdown, target last; a word problem in quotes"
     about = f"{known}; a file; - reads standard input"
     parser.add_argument("puzzle", metavar="PUZZLE", help=about)
     parser.set_defaults(too_many=too_many)
     flag(parser, "--model NAME", "a directory with a model of your own instead")
-    flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
+    flag(parser, "--device NAME", "cpu, a GPU like cuda, or auto [cpu]", "cpu")
     flag(parser, "--recipe NAME", "settings from a .toml or .json file, or none: not the model's default")
     flag(parser, "--json", "print one JSON object")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")

@@ -148,7 +148,7 @@ def add_train(parser: ArgumentParser) -> None:
         help="text and prose: a tokenizer.json, not one of the data",
     )
     flag(parser, "--shape JSON", "other sizes of the network, like '{\"layers\": 2}'", "{}")
-    flag(parser, "--device NAME", "cpu, or a GPU like cuda [cpu]", "cpu")
+    flag(parser, "--device NAME", "cpu, a GPU like cuda, or auto [cpu]", "cpu")
 
 
 def run_merge(args: Namespace) -> None:

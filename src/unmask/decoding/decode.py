@@ -6,6 +6,7 @@ import operator
 import time
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from unmask.decoding import trace as traces
 from unmask.decoding.defaults import canonical, resolve
 from unmask.decoding.ends import Stops, cut, finish, shown, stop_strings
 from unmask.decoding.prompt import (
+    HOLE,
+    MARKER,
     Canvas,
     Text,
     check_rows,
@@ -44,6 +47,7 @@ from unmask.models.wrap import Guided
 from unmask.samplers import with_background
 
 Answer = Callable[[str], Hashable | None]
+OnResults = Callable[[int, int, list[Result]], None]  # done, in all, the new ones
 
 
 def decode(
@@ -56,18 +60,22 @@ def decode(
     answer: Answer | None = None,
     trace: str | Path | None = None,
     on_event: OnEvent | None = None,
+    logprobs: int | None = None,
     watch: OnEvent | None = None,
     **settings: Any,
 ) -> Result:
     """Generate `length` positions after a prompt, or fill the holes of a canvas.
 
     Without a recipe the model's default holds, with the `settings` over it; the default's length is an upper limit. A
-    recipe is complete: nothing of the model's default is added to it. The text ends
-    before an end token, and before the first of the strings in `stop`. `answer` extracts the answer of a text, for the
-    vote. `trace` is a file for the events; `on_event` is called with each of them. `watch` is the former name of
-    `on_event`.
+    recipe is complete: nothing of the model's default is added to it. A prompt that is text with [MASK] in it is a
+    canvas. The text ends before an end token, and before the first of the strings in `stop`. `answer` extracts the
+    answer of a text, for the vote. `trace` is a file for the events; `on_event` is called with each of them. With
+    `logprobs` the result, and the events, hold the log-probability of every token when it was written, and of this many
+    most probable ones. `watch` is the former name of `on_event`.
     """
     on_event = _renamed(on_event, watch)
+    if isinstance(prompt, str) and canvas is None and HOLE.search(prompt):
+        prompt, canvas = None, prompt
     prompts = None if prompt is None else [prompt]
     canvases = None if canvas is None else [canvas]
     if prompts is None and canvases is None:
@@ -81,6 +89,7 @@ def decode(
         answer=answer,
         trace=trace,
         on_event=on_event,
+        logprobs=logprobs,
         **settings,
     )[0]
 
@@ -98,41 +107,78 @@ def decode_batch(
     trace: str | Path | None = None,
     on_event: OnEvent | None = None,
     logprobs: int | None = None,
+    n: int = 1,
+    batch_size: int | None = None,
+    on_results: OnResults | None = None,
     watch: OnEvent | None = None,
     **settings: Any,
 ) -> list[Result]:
     """`decode` for many at once: each gives the same tokens as alone with its seed (by default recipe.seed + place).
 
-    `answer` may be a list, one function for each. With `logprobs`, events hold the log-probabilities of the tokens
-    written, and of this many most probable ones.
+    `answer` may be a list, one function for each. `n` results for each prompt stand side by side, with seeds one after
+    another. `batch_size` of them go through the network together, by default all; after each batch `on_results` is
+    called with the number done, the number in all, and the results of the batch.
     """
-    began = time.perf_counter()
     on_event = _renamed(on_event, watch)
     stops = stop_strings(stop)
     if stops and canvases is not None:
         raise InputError("stop has no effect on a canvas", "its holes say where the text ends")
     recipe, at_most = _chosen(model, recipe, settings, prompts is None)
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
-    if logprobs is not None and trace is None and on_event is None:
-        raise InputError("logprobs has no effect without events", "give trace or on_event, or leave it out")
+    _check_numbers(n, batch_size, logprobs)
     rows = layout(model, prompts, canvases, recipe, at_most)
-    used = [_fitted(recipe, row) for row in rows] if at_most else [recipe] * len(rows)
     asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
     if len(asked) != len(rows):
         raise InputError(f"{many(len(asked), 'function')} for {many(len(rows), 'prompt')}", "give one answer each")
+    rows, asked = [row for row in rows for _ in range(n)], [one for one in asked for _ in range(n)]
     keys = _keys(recipe, seeds, len(rows))
+    size = batch_size or max(1, len(rows))
+    if trace is not None and size < len(rows):
+        raise InputError("a trace holds one batch", "leave batch_size or trace out")
+    found: list[Result] = []
+    for begin in range(0, max(1, len(rows)), size):  # once where there are none, which is refused
+        part = slice(begin, begin + size)
+        used = [_fitted(recipe, row) if at_most else recipe for row in rows[part]]
+        new = _together(model, rows[part], used, keys[part], asked[part], recipe, stops, trace, on_event, logprobs)
+        found += new
+        if on_results is not None:
+            on_results(len(found), len(rows), new)
+    return found
+
+
+def _together(
+    model: Denoiser,
+    rows: Sequence[Canvas],
+    used: Sequence[Recipe],
+    keys: list[int],
+    asked: Sequence[Answer | None],
+    recipe: Recipe,
+    stops: Sequence[str],
+    trace: str | Path | None,
+    on_event: OnEvent | None,
+    logprobs: int | None,
+) -> list[Result]:
+    """Rows that go through the network together; each has its recipe in `used`."""
+    began = time.perf_counter()
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
     moments: list[tuple[Tensor, Resampled | None]] = []
+    written = None if logprobs is None else traces.Written(len(rows) * search.particles, denoiser.vocab.mask)
     with traces.recording(model, trace, on_event) as record:
         if record:
             longest = max(used, key=lambda one: one.length or 0)
             record(traces.start_event(denoiser, rows, longest, keys, search.particles))
         for moment in walk(denoiser, state, sampler, search, rules, keeps_hidden=logprobs is not None):
+            event = traces.step_event(moment, denoiser.head, logprobs) if record or written else {}
+            if written:
+                written.apply(event)
             if record:
-                record(traces.step_event(moment, denoiser.head, logprobs))
+                record(event)
             moments.append((moment.entropy, moment.resampled))
             state, tally = moment.state, moment.tally
         particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments), stops)
+        if written:
+            decided = written.tokens(model.tokenizer, model.vocab)
+            particles = [replace(one, logprobs=some) for one, some in zip(particles, decided, strict=True)]
         answers = _answers(particles, asked) if search.choose.needs_answers else []
         chosen = search.choose(state, answers)
         evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), torch.zeros(len(rows)).double())
@@ -256,6 +302,13 @@ def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> Non
         raise InputError(f"answer has no effect on search {recipe.search}", "choose by vote, or leave it out")
 
 
+def _check_numbers(n: int, batch_size: int | None, logprobs: int | None) -> None:
+    """Refuse numbers that are none, or too small."""
+    for name, value, least in (("n", n, 1), ("batch_size", batch_size, 1), ("logprobs", logprobs, 0)):
+        if not (value is None and name != "n") and (not isinstance(value, int) or value < least):
+            raise InputError(f"{name} is {value!r}", f"give a whole number, at least {least}")
+
+
 def layout(
     model: Denoiser,
     prompts: Sequence[Text] | None,
@@ -283,6 +336,10 @@ def _row(
 ) -> Canvas:
     """One row; an error says which of many it is about."""
     try:
+        if prompted and isinstance(text, str) and HOLE.search(text):
+            raise InputError(
+                f"the prompt holds {MARKER}", "give it as a canvas; as token ids, if the letters are meant"
+            )
         if prompted and at_most and length is not None:
             text = encode(model, text)
             length = fitting_length(model, [text], length)

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from unmask.decoding.recipe import Recipe, read_settings
+from unmask.decoding.recipe_files import read_settings
 from unmask.decoding.settings import SETTINGS
 from unmask.errors import unknown
 
@@ -27,7 +27,7 @@ LETTERS = {"particles": "K", "every": "Δ", "candidates": "c", "beams": "s"}  # 
 
 @dataclass(frozen=True)
 class NamedRecipe:
-    """One way of decoding that the paper reports."""
+    """One way of decoding that the paper reports; `Recipe.load(name)` makes the Recipe."""
 
     name: str
     about: str  # task, row and table of the paper
@@ -36,10 +36,6 @@ class NamedRecipe:
     needs: tuple[str, ...]  # settings that the user must give
     settings: dict[str, Any]  # all others
     prompted: bool = True  # False: text from nothing
-
-    def recipe(self, **given: Any) -> Recipe:
-        """The Recipe, with what it needs and any change: `recipe(background="llada.json")`."""
-        return Recipe.from_dict({**self.settings, **given})
 
     def command(self) -> str:
         """The command line that runs it; PROMPT and FILE stand for what the user gives."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
@@ -17,16 +16,11 @@ from unmask.core.beliefs import DrawRule, Penalty
 from unmask.core.state import Vocab
 from unmask.core.step import Rules
 from unmask.decoding import settings as table
+from unmask.decoding.recipe_files import from_json, from_toml, read_settings
 from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, Build, Registry, parse
 from unmask.errors import SettingError, unknown
 from unmask.samplers import Sampler
 from unmask.search import Search
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 # how the parts of a search get settings of their own
 BIND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
@@ -36,7 +30,6 @@ BIND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
 }
 
 
-MOST_TEXT = 1 << 20  # characters of a recipe file; a long one has some hundred
 REMOVED = ("after", "until", "temper", "islands", "weight")  # settings of 0.1
 
 
@@ -334,6 +327,9 @@ class Recipe:
         """`sampler=eb search=smc bound=0.1`: one line that `from_text` reads back."""
         return " ".join(f"{name}={shlex.quote(_spelled(value))}" for name, value in self.to_dict().items())
 
+    def __repr__(self) -> str:
+        return f"Recipe({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
     def to_json(self) -> str:
         return json.dumps(self.to_dict())
 
@@ -363,16 +359,20 @@ class Recipe:
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
-        return cls.from_dict(_table(json.loads, text, "JSON"))
+        return cls.from_dict(from_json(text))
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
-        return cls.from_dict(_table(tomllib.loads, text, "TOML"))
+        return cls.from_dict(from_toml(text))
 
     @classmethod
-    def load(cls, path: str | Path) -> Recipe:
-        """From a .toml or .json file."""
-        return cls.from_dict(read_settings(path))
+    def load(cls, path: str | Path, **changes: Any) -> Recipe:
+        """From a .toml or .json file, or by a name of `unmask recipes`, with these changes."""
+        from unmask.decoding.named_recipes import settings_of  # a hundred of them, read when one is wanted
+
+        found = settings_of(path) if isinstance(path, str) else read_settings(path)
+        changes = {ALIASES.get(name, name): value for name, value in changes.items()}
+        return cls.from_dict({name: v for name, v in found.items() if ALIASES.get(name, name) not in changes} | changes)
 
 
 SHOWN = [
@@ -380,29 +380,6 @@ SHOWN = [
 ]
 SHOWN[-1] = Parameter("settings", Parameter.VAR_KEYWORD)
 Recipe.__signature__ = Signature(SHOWN)  # type: ignore[attr-defined]  # help() and notebooks show the fields
-
-
-def read_settings(path: str | Path) -> dict[str, Any]:
-    """The names and values of a .toml or .json file, before they are a Recipe."""
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(MOST_TEXT + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise SettingError(f"cannot read the recipe {str(path)!r}", str(reason)) from None
-    if len(text) > MOST_TEXT:
-        raise SettingError(f"the recipe {str(path)!r} is larger than {MOST_TEXT} characters", "it is another file")
-    return _table(json.loads, text, "JSON") if Path(path).suffix == ".json" else _table(tomllib.loads, text, "TOML")
-
-
-def _table(read: Callable[[str], Any], text: str, layout: str) -> dict[str, Any]:
-    try:
-        values = read(text)
-    except (ValueError, RecursionError) as error:
-        raise SettingError(f"the recipe is not {layout}", str(error).splitlines()[0]) from None
-    if not isinstance(values, dict):
-        raise SettingError("a recipe is a table of names and values", f"this {layout} is a {type(values).__name__}")
-    return values
 
 
 def _spelled(value: Any) -> str:

@@ -14,6 +14,23 @@ ENDINGS = {END: "ended by an end token", STOP: "ended by a stop string"}
 
 
 @dataclass(frozen=True)
+class Token:
+    """One position that was decided, with the model's own distribution at that moment."""
+
+    position: int  # in the canvas
+    token: int
+    text: str
+    log_prob: float | None  # nats; None for a token outside the distribution
+    entropy: float | None  # bits, of the position
+    step: int  # from 0
+    alternatives: list[tuple[int, str, float]]  # the most probable tokens: id, text and log-probability
+
+    def to_dict(self) -> dict[str, Any]:
+        """The token as JSON values."""
+        return {**vars(self), "alternatives": [list(one) for one in self.alternatives]}
+
+
+@dataclass(frozen=True)
 class Particle:
     """One finished path. Entropies are bits."""
 
@@ -26,6 +43,11 @@ class Particle:
     log_prob: float  # nats: of the written tokens, under the model's own distribution
     surprise: float  # nats per position; see `State.surprise`
     finish: str = LENGTH  # what ended its text: "end" (an end token), "stop" (a stop string) or "length"
+    logprobs: list[Token] | None = None  # of every position that was open; None unless `logprobs` was given
+
+    def __repr__(self) -> str:
+        numbers = f"path_entropy={self.path_entropy:.3f}, surprise={self.surprise:.3f}, steps={self.steps}"
+        return f"Particle({_beginning(self.text)}, {numbers}, finish={self.finish!r})"
 
 
 @dataclass(frozen=True)
@@ -59,6 +81,11 @@ class Result:
         return self.best.tokens
 
     @property
+    def logprobs(self) -> list[Token] | None:
+        """Each token when it was written; None unless `logprobs` was given."""
+        return self.best.logprobs
+
+    @property
     def path_entropy(self) -> float:
         return self.best.path_entropy
 
@@ -71,6 +98,10 @@ class Result:
     def lineages(self) -> int:
         """How many of the first particles have descendants."""
         return len({particle.origin for particle in self.particles})
+
+    def __repr__(self) -> str:
+        numbers = f"path_entropy={self.path_entropy:.3f}, seed={self.seed}, finish={self.finish!r}"
+        return f"Result({_beginning(self.text)}, {numbers}, {many(len(self.particles), 'particle')})"
 
     def cost(self) -> str:
         """One line: path entropy, the three counters, the particles and how one was chosen, and what ended the text."""
@@ -110,6 +141,7 @@ class Result:
             "recipe": self.recipe.to_dict(),
             "choose": self.recipe.build_search().choose.name,
             "tokens": self.tokens,
+            **({} if self.logprobs is None else {"logprobs": [token.to_dict() for token in self.logprobs]}),
             "particles": [
                 {
                     "text": p.text,
@@ -136,3 +168,8 @@ class Result:
         from unmask.report import notebook
 
         return notebook.html(self)
+
+
+def _beginning(text: str, most: int = 60) -> str:
+    """The first letters of a text, in quotes."""
+    return repr(text if len(text) <= most else text[: most - 1] + "…")

@@ -25,7 +25,7 @@ from unmask.core.state import Vocab
 from unmask.core.step import Moment
 from unmask.decoding.prompt import Canvas
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.result import Result
+from unmask.decoding.result import Result, Token
 from unmask.errors import InputError, many
 
 VERSION = 1
@@ -273,6 +273,39 @@ class Canvases:
     def masked(self) -> int:
         """How many positions are masked, in all rows."""
         return sum(row.count(self.mask) for row in self.rows)
+
+
+class Written:
+    """The tokens that the path of every row has written so far, by column; not those that were masked again."""
+
+    def __init__(self, rows: int, mask: int) -> None:
+        self.mask = mask
+        self.rows: list[dict[int, tuple[int, float | None, int, Logprob]]] = [{} for _ in range(rows)]
+
+    def apply(self, event: Event) -> None:
+        """Apply the event of a step that has log-probabilities."""
+        if "ancestors" in event:
+            self.rows = [dict(self.rows[ancestor]) for ancestor in event["ancestors"]]
+        for (row, column, token, entropy), log in zip(event["changes"], event["logprobs"], strict=True):
+            if token == self.mask:
+                self.rows[row].pop(column, None)
+            else:
+                self.rows[row][column] = token, entropy, event["step"], log
+
+    def tokens(self, tokenizer: Tokenizer, vocab: Vocab) -> list[list[Token]]:
+        """For each row its tokens, in the order of their columns."""
+        names: dict[int, str] = {}
+
+        def name(token: int) -> str:
+            return names.get(token) or names.setdefault(token, _word(tokenizer, vocab, token))
+
+        return [
+            [
+                Token(column, token, name(token), log, entropy, step, [(one, name(one), p) for one, p in most])
+                for column, (token, entropy, step, (log, most)) in sorted(row.items())
+            ]
+            for row in self.rows
+        ]
 
 
 def replay(events: Iterable[Event]) -> Iterator[list[list[int]]]:

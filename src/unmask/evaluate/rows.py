@@ -32,6 +32,10 @@ SAME = {  # header fields that a resumed run must share with its file, and their
     "background": "the SHA-256 of the background table",
     "chat": "chat",
     "limit": "limit",
+    "system": "the system message",
+    "stop": "the stop strings",
+    "samples": "the number of answers to a prompt",
+    "logprobs": "logprobs",
     "recipe": "the recipe",
 }
 LATER = ("template_sha256", "background")  # not in headers of version 0.1, whose runs keep their identity
@@ -292,7 +296,7 @@ def opened(path: str | None, header: Line) -> Iterator[Rows]:
 
 def _run(lines: list[Line | None], torn: bytes, path: str) -> Rows | None:
     """Header and rows; None where there is not yet a whole header."""
-    foreign = InputError(f"{path!r} holds something else than rows of `unmask eval`", "give another file")
+    foreign = InputError(f"{path!r} holds something else than rows of `unmask eval` or `generate`", "give another file")
     if not lines:
         if torn and not torn.startswith(b'{"kind": "unmask'[: len(torn)]):
             raise foreign

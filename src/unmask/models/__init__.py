@@ -12,9 +12,9 @@ import torch
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
 from unmask.errors import InputError, ModelError, first_line, unknown
-from unmask.models.files.checkpoint import DTYPES, PICKLES, Progress, read_json
+from unmask.models.files.checkpoint import DTYPES, PICKLES, Progress, dtype_name, read_json
 from unmask.models.files.directory import FAMILIES, default_settings, family_of, from_directory
-from unmask.models.files.hub import MODEL, SETTINGS, TOKENIZER, download, is_hub_id, local
+from unmask.models.files.hub import MODEL, SETTINGS, TOKENIZER, download, is_hub_id, local, published
 from unmask.models.made.table import Table, words
 from unmask.models.tokenizers import Numbers, read_tokenizer
 from unmask.models.transformer import random_transformer
@@ -80,11 +80,12 @@ def load(
 ) -> Denoiser:
     """The denoiser of this name: one of MODELS, a directory with config.json and safetensors, or a hub id.
 
-    `dtype` None is the model's own. `mask_id` is for checkpoints that do not name their mask, `tokenizer`
-    is a directory or hub id with a tokenizer for checkpoints without one. `trust_remote_code` runs code of the
-    checkpoint through transformers, for layouts that unmask does not know; `shift` then means that output i belongs
-    to token i + 1. `blocks` is the length of the blocks of attention, where a model was trained with another one than
-    its config names, or its config names none. `progress` is called with the bytes read so far and in all.
+    `device` auto is a GPU if there is one. `dtype` None, or auto, is the model's own. `mask_id` is for checkpoints that
+    do not name their mask, `tokenizer` is a directory or hub id with a tokenizer for checkpoints without one.
+    `trust_remote_code` runs code of the checkpoint through transformers, for layouts that unmask does not know; `shift`
+    then means that output i belongs to token i + 1. `blocks` is the length of the blocks of attention, where a model
+    was trained with another one than its config names, or its config names none. `progress` is called with the bytes
+    read so far and in all.
     """
     name = _name(name)
     place, kind = on_device(name, device), _dtype(dtype)
@@ -179,6 +180,9 @@ def _directory(name: str, revision: str | None = None, files: list[str] = MODEL)
         raise ModelError(f"there is no directory {name!r}", "give a directory, a hub id or a name of `unmask models`")
     if files == TOKENIZER:
         raise ModelError(f"there is no tokenizer {name!r}", "give a directory or a hub id like openai-community/gpt2")
+    full = published(name)
+    if full is not None:
+        raise unknown("model", name, (), f"did you mean {full!r}?")
     raise unknown("model", name, MODELS, f"choose from {', '.join(MODELS)}, or give a directory or a hub id")
 
 
@@ -192,9 +196,14 @@ def _borrowed(directory: Path) -> Path | None:
 
 
 def on_device(name: str, device: str | torch.device) -> torch.device:
-    """The device, if torch has it; `name` is the model that it is for, for the error."""
+    """The device, if torch has it; `auto` is a GPU if there is one. `name` is the model, for the error."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         place = torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        raise ModelError(f"cannot load {name} on {device}", "give cpu, a GPU like cuda or cuda:1, or auto") from None
+    try:
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch raises any of them
         reason = first_line(error).split(". ")[0]
@@ -205,7 +214,8 @@ def on_device(name: str, device: str | torch.device) -> torch.device:
 
 
 def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    dtype = dtype_name(dtype) if isinstance(dtype, str) else dtype
     found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
-        raise ModelError(f"dtype is {dtype!r}", f"choose from {', '.join(DTYPES)}")
+        raise ModelError(f"dtype is {dtype!r}", f"choose from {', '.join(DTYPES)} or auto")
     return found

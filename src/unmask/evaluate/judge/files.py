@@ -28,7 +28,7 @@ from unmask.evaluate.judge.judge import Judge
 from unmask.evaluate.judge.stories import PUBLISHED, SOURCE, is_source, source_judge
 from unmask.models import on_device
 from unmask.models.files.bits import pack, unpack
-from unmask.models.files.checkpoint import DTYPES, new_checkpoint, write_json, write_weights
+from unmask.models.files.checkpoint import DTYPES, dtype_name, new_checkpoint, write_json, write_weights
 from unmask.models.files.hub import MODEL, download, is_hub_id
 
 DEFAULT = "smollm2"
@@ -55,7 +55,7 @@ def load_judge(
     `start` is the token before each text. The default is `<|endoftext|>` where the vocabulary has it, since
     documents follow it in training even where a chat begins with another; else the tokenizer's BOS, else its EOS.
     """
-    place = on_device(name, device)
+    place, dtype = on_device(name, device), None if dtype is None else dtype_name(dtype)
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype is {dtype!r}", f"choose from {', '.join(DTYPES)}")
     if is_source(name):

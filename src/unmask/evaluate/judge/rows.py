@@ -16,12 +16,13 @@ import numpy as np
 
 from unmask.errors import InputError, unknown
 from unmask.evaluate.judge.judge import GRAMS, Judge, Opinion, Rules, opinions
-from unmask.evaluate.rows import JsonLines
+from unmask.evaluate.rows import KIND, JsonLines
 from unmask.evaluate.stats import Floats, bootstrap, ceiling, pearson, spearman
 from unmask.tasks import files
 
 Row = dict[str, Any]
 ENDED = "end"  # the value of `finish` of a text that an end token ended
+HEADS = (f'{{"kind": "{KIND}"', '{"resumed": ')  # lines of a file of rows that say which run the rows are of
 ROWS = (".jsonl", ".json")  # such files, and standard input, hold JSON lines
 
 
@@ -73,7 +74,7 @@ def _samples(path: str, field: str, lines: bool) -> list[Sample]:
     text, name = files.read(path), Path(path).name
     if is_rows(path):
         rows = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        return [_parsed(line, f"{name}:{number}", field) for number, line in rows]
+        return [_parsed(line, f"{name}:{number}", field) for number, line in rows if not line.startswith(HEADS)]
     if not lines:
         return [Sample(text, name, {})]
     return [Sample(line, f"{name}:{number}", {}) for number, line in enumerate(text.split("\n"), 1) if line]

@@ -101,7 +101,7 @@ class Experiment:
             if named.needs and background is None:
                 hint = "make one with `unmask frequencies`, and give it with --background FILE"
                 raise InputError(f"{cell.name} needs a table of background frequencies", hint)
-            return named.recipe(**({"background": background} if named.needs else {}))
+            return Recipe.load(named.name, **({"background": background} if named.needs else {}))
         whole = {**self.common, **place.settings, **cell.settings}
         whole |= {name: max(1, round(place.scale * whole[name])) for name in ("steps", "every") if name in whole}
         sampler, search = (whole.get(name, getattr(Recipe, name)) for name in ("sampler", "search"))

@@ -27,10 +27,16 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 WHOLE = {"I8": torch.int8}  # of matrices with scales
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}  # other names of them
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 MOST_BYTES = 256 * 2**20  # of a file that is read whole: the largest tokenizer.json is a tenth of it
 MOST_SETTINGS = 16 * 2**20  # of config.json and the like: parsed, a file takes many times its size
 LARGE = ("tokenizer.json", "vocab.json", INDEX)
+
+
+def dtype_name(given: str) -> str | None:
+    """The name in DTYPES; None, which means the model's own, for `auto`."""
+    return None if given == "auto" else SHORT.get(given, given)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from unmask.errors import InputError, ModelError, first_line
@@ -14,6 +15,26 @@ TOKENIZER = (
 ).split()
 SETTINGS = ["config.json", "recipe.json", "generation_config.json"]  # all that the default recipe depends on
 MODEL = [*SETTINGS, "model*.safetensors", "model.safetensors.index.json", *TOKENIZER]
+
+PUBLISHED = """
+GSAI-ML/LLaDA-8B-Instruct GSAI-ML/LLaDA-8B-Base GSAI-ML/LLaDA-1.5 GSAI-ML/iLLaDA-8B-Instruct GSAI-ML/iLLaDA-8B-Base
+Dream-org/Dream-v0-Instruct-7B Dream-org/Dream-v0-Base-7B Dream-org/Dream-Coder-v0-Instruct-7B
+apple/DiffuCoder-7B-Instruct apple/DiffuCoder-7B-Base fredzzp/open-dcoder-0.5B kuleshov-group/mdlm-owt
+inclusionAI/LLaDA-MoE-7B-A1B-Instruct inclusionAI/LLaDA-MoE-7B-A1B-Base inclusionAI/LLaDA2.0-mini
+inclusionAI/LLaDA2.1-mini JetLM/SDAR-1.7B-Chat JetLM/SDAR-4B-Chat JetLM/SDAR-8B-Chat JetLM/SDAR-30B-A3B-Chat
+Gen-Verse/TraDo-8B-Instruct lulululuyi/TDAR-8B-Thinking Efficient-Large-Model/Fast_dLLM_v2_7B
+Efficient-Large-Model/Fast_dLLM_v2_1.5B ByteDance-Seed/Stable-DiffCoder-8B-Instruct
+ByteDance-Seed/Stable-DiffCoder-8B-Base dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1
+dllm-hub/Qwen3-0.6B-diffusion-bd3lm-v0.1
+""".split()  # the models of docs/guide/models.md
+
+
+def published(name: str) -> str | None:
+    """The hub id of a published model whose name is given without its owner, or only begun, or almost right."""
+    ids = {full.partition("/")[2].lower(): full for full in PUBLISHED}
+    begun = [known for known in ids if len(name) > 4 and known.startswith(name.lower())]
+    near = begun or get_close_matches(name.lower(), ids, n=1, cutoff=0.85)
+    return ids[near[0]] if near else None
 
 
 def is_hub_id(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -27,7 +27,7 @@ SLIP = 0.02  # chance that a letter is mistyped: small, so that words stand out,
 class Table:
     """`joint` [V, …, V] holds the probability of every sequence of L tokens; a shorter canvas is its beginning."""
 
-    joint: Tensor
+    joint: Tensor = field(repr=False)
     alphabet: str = ""
     name: str = "table"
     cost: int = 1
