@@ -6,9 +6,10 @@
     python experiments/caches.py draw results/rows/caches.jsonl.xz results/figures
 
 `decode` solves reserved puzzles in blocks from left to right, at temperature 0, with each cache in CACHES: one position
-a step (`one`: as many steps as positions, shared among the blocks) and all above 0.9 (`many`). All caches get through the same puzzles before the next ones come, so that a
-run that `--seconds` stops compares equals with equals; a file that is there is continued. `states` follows the exact
-paths of 8 particles at temperature 1 and asks every cache at each of their states. `pack` joins such files.
+a step (`one`: as many steps as positions, shared among the blocks) and all above 0.9 (`many`). All caches get through
+the same puzzles before the next ones come, so that a run that `--seconds` stops compares equals with equals; a file
+that is there is continued. `states` follows the exact paths of 8 particles at temperature 1 and asks every cache at
+each of their states. `pack` joins such files.
 
 Columns are those that the network computed, without padding, counted where it is called. Seconds are those of the
 processor, on one thread, so that other work on the machine does not count. `table` prints paired differences to exact,
@@ -70,7 +71,7 @@ CACHES: dict[str, Line | None] = {  # before, after, every
 FEW = ("exact", "prefix", "prefix, 32 before", "window 16", "dual")  # where not all are tried
 ORDERS: dict[str, Line] = {"one": {"sampler": "semi-ar"}, "many": {"sampler": "fast-dllm", "threshold": 0.9}}
 PATHS = {"search": "best-of-n", "particles": 8, "temperature": 1.0}
-GIVEN, CONTINUED = 96, 96  # tokens of a story
+GIVEN, CONTINUED = 96, 64  # tokens of a story
 
 
 @dataclass(frozen=True)
