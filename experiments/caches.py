@@ -2,6 +2,7 @@
 
     python experiments/caches.py decode runs/countdown.jsonl --task countdown --n 500 --seconds 3600
     python experiments/caches.py states runs/stories.jsonl --task stories --n 6
+    python experiments/caches.py columns --length 256 --prompts 100 800
     python experiments/caches.py table results/rows/caches.jsonl.xz
     python experiments/caches.py draw results/rows/caches.jsonl.xz results/figures
 
@@ -9,7 +10,8 @@
 a step (`one`: as many steps as positions, shared among the blocks) and all above 0.9 (`many`). All caches get through
 the same puzzles before the next ones come, so that a run that `--seconds` stops compares equals with equals; a file
 that is there is continued. `states` follows the exact paths of 8 particles at temperature 1 and asks every cache at
-each of their states. `pack` joins such files.
+each of their states. `columns` counts the columns a step of long canvases, one position a step, which do not depend on
+the model. `pack` joins files of rows.
 
 Columns are those that the network computed, without padding, counted where it is called. Seconds are those of the
 processor, on one thread, so that other work on the machine does not count. `table` prints paired differences to exact,
@@ -47,7 +49,7 @@ from unmask.evaluate.run import canvases
 from unmask.evaluate.stats import mean, paired, spearman, wilson
 from unmask.models import Denoiser, fingerprint
 from unmask.models.cache import WindowCache
-from unmask.models.transformer import Transformer
+from unmask.models.transformer import Transformer, random_transformer
 from unmask.models.wrap import Wrapped
 from unmask.tasks import TASKS, Example
 from unmask.tasks.puzzles import countdown, held_out
@@ -106,6 +108,10 @@ def main(words: Sequence[str] | None = None) -> int:
         one.add_argument("--seconds", type=float, default=float("inf"), help="after which no further batch begins")
         one.add_argument("--only", nargs="+", metavar="PART", help="only cells with one of these in their names")
         one.add_argument("--until", type=int, help="no more puzzles than this now")
+    one = commands.add_parser("columns")
+    one.add_argument("--length", type=int, default=256, help="open positions [256]")
+    one.add_argument("--block", type=int, default=32, help="open positions to a block [32]")
+    one.add_argument("--prompts", type=int, nargs="+", default=[100, 800], help="tokens of the prompt [100 800]")
     for name, last in (("table", None), ("draw", "folder"), ("pack", "out")):
         one = commands.add_parser(name)
         one.add_argument("files", nargs="+")
@@ -114,7 +120,7 @@ def main(words: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     torch.set_num_threads(1)
     try:
-        {"decode": decode, "states": states, "table": table, "draw": draw, "pack": pack}[args.command](args)
+        COMMANDS[args.command](args)
     except UnmaskError as error:
         print(f"caches: error: {error}", file=sys.stderr)
         return 2
@@ -149,9 +155,13 @@ def given(task: str, model: Denoiser, n: int) -> list[Any]:
 
 
 def recipe_of(task: str, order: str, block: int, cache: str) -> Recipe:
+    return Recipe(**SETS[task].settings, **ORDERS[order], block_length=block, **window_of(cache))
+
+
+def window_of(cache: str) -> Line:
+    """The settings of a cache in a recipe."""
     window = CACHES[cache]
-    kept = {} if window is None else {"cache": True, **{f"cache_{name}": value for name, value in window.items()}}
-    return Recipe(**SETS[task].settings, **ORDERS[order], block_length=block, **kept)
+    return {} if window is None else {"cache": True, **{f"cache_{name}": value for name, value in window.items()}}
 
 
 # --- decoding --------------------------------------------------------------------------------------------------------
@@ -179,7 +189,7 @@ def cells(task: str, only: Sequence[str] | None) -> dict[str, tuple[str, int, st
     return {name: cell for name, cell in found.items() if any(part in name for part in only or [""])}
 
 
-def decode(args: argparse.Namespace) -> None:
+def answers(args: argparse.Namespace) -> None:
     began, asked = time.monotonic(), SETS[args.task]
     if args.task == "stories":
         raise InputError("stories have no verdict", "use `states`")
@@ -345,6 +355,26 @@ def _compared(watched: Watched) -> dict[str, Line]:
 def _by_path(values: Tensor, rows: Tensor) -> Any:
     """The mean over the states of each row."""
     return np.array([float(values[rows == row].mean()) for row in rows.unique()])
+
+
+def long_canvases(args: argparse.Namespace) -> None:
+    """What a step computes on long canvases; a random network of one layer is enough to count it."""
+    model = random_transformer(width=8, layers=1, heads=1)
+    counted = Columns()
+    model.network.register_forward_pre_hook(counted)
+    heads = ["cache", *(f"prompt of {prompt}" for prompt in args.prompts)]
+    lines = [heads, ["---"] * len(heads)]
+    whole: dict[int, int] = {}
+    for cache in CACHES:
+        line = [cache]
+        for prompt in args.prompts:
+            counted.count = 0
+            recipe = Recipe("semi-ar", block_length=args.block, length=args.length, **window_of(cache))
+            steps = unmask.decode(model, [0] * prompt, recipe=recipe).evaluations
+            whole.setdefault(prompt, counted.count)
+            line.append(f"{counted.count / steps:.0f} ({whole[prompt] / counted.count:.1f}×)")
+        lines.append(line)
+    print("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
 # --- what came out ---------------------------------------------------------------------------------------------------
@@ -527,6 +557,8 @@ def _legend(figure: Any) -> tuple[list[Any], list[str]]:
             found.setdefault(name, handle)
     return list(found.values()), list(found)
 
+
+COMMANDS = {"decode": answers, "states": states, "columns": long_canvases, "table": table, "draw": draw, "pack": pack}
 
 if __name__ == "__main__":
     sys.exit(main())
