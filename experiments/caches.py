@@ -6,10 +6,10 @@
     python experiments/caches.py table results/rows/caches.jsonl.xz
     python experiments/caches.py draw results/rows/caches.jsonl.xz results/figures
 
-`decode` solves reserved puzzles in blocks from left to right, at temperature 0, with each cache in CACHES: one position
-a step (`one`: as many steps as positions, shared among the blocks) and all above 0.9 (`many`). All caches get through
-the same puzzles before the next ones come, so that a run that `--seconds` stops compares equals with equals; a file
-that is there is continued. `states` follows the exact paths of 8 particles at temperature 1 and asks every cache at
+`decode` solves reserved puzzles in blocks from left to right with each cache in CACHES: one position a step (`one`: as
+many steps as positions, shared among the blocks), the same at temperature 1 (`drawn`), and all above 0.9 (`many`). All
+caches get through the same puzzles before the next ones come, so that a run that `--seconds` stops compares equals with
+equals; a file that is there is continued. `states` follows the exact paths of 8 particles at temperature 1 and asks every cache at
 each of their states. `columns` counts the columns a step of long canvases, one position a step, which do not depend on
 the model. `pack` joins files of rows.
 
@@ -71,7 +71,11 @@ CACHES: dict[str, Line | None] = {  # before, after, every
     "dual, every 8": {"before": 0, "after": 0, "every": 8},
 }
 FEW = ("exact", "prefix", "prefix, 32 before", "window 16", "dual")  # where not all are tried
-ORDERS: dict[str, Line] = {"one": {"sampler": "semi-ar"}, "many": {"sampler": "fast-dllm", "threshold": 0.9}}
+ORDERS: dict[str, Line] = {
+    "one": {"sampler": "semi-ar"},
+    "drawn": {"sampler": "semi-ar", "temperature": 1.0},
+    "many": {"sampler": "fast-dllm", "threshold": 0.9},
+}
 PATHS = {"search": "best-of-n", "particles": 8, "temperature": 1.0}
 GIVEN, CONTINUED = 96, 64  # tokens of a story
 
@@ -183,7 +187,7 @@ def cells(task: str, only: Sequence[str] | None) -> dict[str, tuple[str, int, st
     asked = SETS[task]
     found = {}
     for order in ORDERS:
-        for block in (asked.main, *asked.blocks):
+        for block in (asked.main, *(asked.blocks if order != "drawn" else ())):
             for cache in CACHES if block == asked.main else FEW:
                 found[f"{order} {block}: {cache}"] = (order, block, cache)
     return {name: cell for name, cell in found.items() if any(part in name for part in only or [""])}
@@ -496,6 +500,7 @@ def _mean(rows: Sequence[Line], name: str) -> float:
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 MARKS = dict(zip(CACHES, ["*", "o", "s", "D", "^", "v", "x", "o", "v", "x", "x"], strict=True))
+TITLES = {"one": "one position a step", "drawn": "the same at temperature 1", "many": "all above 0.9"}
 COLOURS = ("#2563eb", "#d97706", "#059669")
 
 
@@ -508,11 +513,14 @@ def draw(args: argparse.Namespace) -> None:
     pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "unmask", "axes.grid": True, "grid.alpha": 0.3})
     for head, found in read(args.files):
         if head["what"] == "decode":
-            figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.8), constrained_layout=True, sharey=True)
-            for axes, order in zip(panels, ORDERS, strict=True):
+            there = [order for order in ORDERS if any(name.startswith(order) for name in found)]
+            figure, panels = pyplot.subplots(
+                1, len(there), figsize=(4 * len(there) + 1, 3.8), constrained_layout=True, sharey=True, squeeze=False
+            )
+            for axes, order in zip(panels[0], there, strict=True):
                 _draw_answers(axes, {name: rows for name, rows in found.items() if name.startswith(order)})
-            panels[0].set(ylabel="solved, %", title="one position a step")
-            panels[1].set(title="all above 0.9")
+                axes.set(title=TITLES[order])
+            panels[0][0].set(ylabel="solved, %")
         else:
             figure, axes = pyplot.subplots(figsize=(5.6, 3.8), constrained_layout=True)
             for name, rows in found.items():
