@@ -9,9 +9,9 @@
 `decode` solves reserved puzzles in blocks from left to right with each cache in CACHES: one position a step (`one`: as
 many steps as positions, shared among the blocks), the same at temperature 1 (`drawn`), and all above 0.9 (`many`). All
 caches get through the same puzzles before the next ones come, so that a run that `--seconds` stops compares equals with
-equals; a file that is there is continued. `states` follows the exact paths of 8 particles at temperature 1 and asks every cache at
-each of their states. `columns` counts the columns a step of long canvases, one position a step, which do not depend on
-the model. `pack` joins files of rows.
+equals; a file that is there is continued. `states` follows the exact paths of 8 particles at temperature 1 and asks
+every cache at each of their states. `columns` counts the columns a step of long canvases, one position a step, which do
+not depend on the model. `pack` joins files of rows.
 
 Columns are those that the network computed, without padding, counted where it is called. Seconds are those of the
 processor, on one thread, so that other work on the machine does not count. `table` prints paired differences to exact,
