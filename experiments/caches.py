@@ -152,7 +152,9 @@ def given(task: str, model: Denoiser, n: int) -> list[Any]:
     """What each row begins with: a canvas, a question, or the first tokens of a story that the model wrote."""
     if task == "stories":
         recipe = Recipe(**{**model.recipe, "length": 256, "temperature": 1.0, "seed": SEED})  # type: ignore[attr-defined]
-        return [one.tokens[:GIVEN] for one in decode_batch(model, [""] * n, recipe=recipe)]
+        told = [one.tokens for one in decode_batch(model, [""] * (4 * n), recipe=recipe)]
+        long = [one[:GIVEN] for one in told if not set(one[: GIVEN + CONTINUED]) & set(model.vocab.eos)]
+        return long[:n]  # of those that are not over by then
     if task == "problems":
         return [str(one.fields["question"]) for one in examples(task, n)]
     return [one.ask for one in canvases(TASKS[task], examples(task, n))]
