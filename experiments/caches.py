@@ -46,7 +46,7 @@ from unmask.errors import InputError, UnmaskError
 from unmask.evaluate.header import origin
 from unmask.evaluate.rows import JsonLines, parsed
 from unmask.evaluate.run import canvases
-from unmask.evaluate.stats import mean, paired, spearman, wilson
+from unmask.evaluate.stats import paired, spearman, wilson
 from unmask.models import Denoiser, fingerprint
 from unmask.models.cache import WindowCache
 from unmask.models.transformer import Transformer, random_transformer
@@ -422,7 +422,6 @@ class Figures:
     n: int
     right: int
     difference: str
-    p: float
     changed: float  # share of rows with other tokens
     entropy: float  # mean |path entropy - exact|, as a share of the mean
     columns: float  # a step
@@ -444,7 +443,6 @@ def compared(exact: dict[int, Line], rows: dict[int, Line]) -> Figures:
         len(both),
         sum(one["right"] for one in new),
         f"{100 * gap.difference:+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})",
-        gap.p,
         sum(a["tokens"] != b["tokens"] for a, b in pairs) / len(both),
         sum(abs(a["path_entropy"] - b["path_entropy"]) for a, b in pairs) / total(old, "path_entropy"),
         total(new, "columns") / total(new, "evaluations"),
@@ -456,25 +454,39 @@ def compared(exact: dict[int, Line], rows: dict[int, Line]) -> Figures:
 
 def table(args: argparse.Namespace) -> None:
     for head, found in read(args.files):
-        print(f"\n{head['task']}, {head['what']}; {head['machine']}; {head['date'][:10]}; seed {head['seed']}\n")
-        lines = _answers(found) if head["what"] == "decode" else _states(found)
-        print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        print(f"\n{head['task']}; {head['machine']}; {head['date'][:10]}; commit {head['commit']}; seed {head['seed']}")
+        if head["what"] == "decode":
+            for group in dict.fromkeys(name.partition(":")[0] for name in found):
+                order, block = group.split()
+                print(f"\n{TITLES[order]}, blocks of {block}, {_steps(found[f'{group}: exact'])} steps\n")
+                _print(_answers(found, group))
+        else:
+            total = sum(row["states"] for row in found["exact"].values())
+            print(f"\n{total} states of {len(found['exact'])} × 8 paths at temperature 1\n")
+            _print(_states(found))
 
 
-def _answers(found: Cells) -> Iterator[list[str]]:
-    heads = (
-        "cell|n|solved, %|against exact|McNemar p|answers changed|path entropy off by|columns a step|columns|time|steps"
-    )
+def _print(lines: Iterator[list[str]]) -> None:
+    print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
+def _steps(rows: dict[int, Line]) -> str:
+    return f"{_mean(list(rows.values()), 'evaluations'):.1f}"
+
+
+def _answers(found: Cells, group: str) -> Iterator[list[str]]:
+    heads = "cache|n|solved, %|against exact|answers changed|path entropy off by|columns a step|of exact|time, of exact"
     yield heads.split("|")
-    yield ["---"] * 11
-    for name, rows in found.items():
-        one = compared(found[base(name)], rows)
+    yield ["---"] * 9
+    for cache in CACHES:
+        if f"{group}: {cache}" not in found:
+            continue
+        one = compared(found[f"{group}: exact"], found[f"{group}: {cache}"])
         low, high = wilson(one.right, one.n)
-        solved = f"{100 * one.right / one.n:.1f} ({100 * low:.1f}–{100 * high:.1f})"
-        beside = [one.difference, f"{one.p:.2g}", f"{100 * one.changed:.0f} %", f"{100 * one.entropy:.1f} %"]
-        beside = ["·"] * 4 if name == base(name) else beside
-        cost = [f"{one.columns:.1f}", f"{one.share:.2f}", f"{one.seconds:.2f}", f"{one.evaluations:.1f}"]
-        yield [name, str(one.n), solved, *beside, *cost]
+        solved = f"{100 * one.right / one.n:.0f} ({100 * low:.0f}–{100 * high:.0f})"
+        beside = [one.difference, f"{100 * one.changed:.0f} %", f"{100 * one.entropy:.1f} %"]
+        beside = ["·"] * 3 if cache == "exact" else beside
+        yield [cache, str(one.n), solved, *beside, f"{one.columns:.1f}", f"{one.share:.2f}", f"{one.seconds:.2f}"]
 
 
 def base(cell: str) -> str:
@@ -482,17 +494,17 @@ def base(cell: str) -> str:
 
 
 def _states(found: Cells) -> Iterator[list[str]]:
-    names = ("state_error", "path_error", "path_bias", "rank", "position", "token")
-    yield ["cache", "n", "columns a step", *(name.replace("_", " ") for name in names)]
-    yield ["---"] * (3 + len(names))
-    for cell, rows in found.items():
+    heads = (
+        "cache|columns a step|state entropy off by|path entropy off by|rank of paths (lowest)|same position|same token"
+    )
+    yield heads.split("|")
+    yield ["---"] * 7
+    for cache, rows in found.items():
         some = list(rows.values())
-        cells = [cell, str(len(some)), f"{_mean(some, 'columns'):.1f}"]
-        for name in names:
-            one = mean([row[name] for row in some])
-            half = "" if one.low is None else f" ± {one.half:.4f}"
-            cells.append(f"{one.value:.4f}{half}")
-        yield cells
+        errors = [f"{100 * _mean(some, name):.1f} %" for name in ("state_error", "path_error")]
+        rank = f"{_mean(some, 'rank'):.2f} ({min(row['rank'] for row in some):.2f})"
+        same = [f"{100 * _mean(some, name):.1f} %" for name in ("position", "token")]
+        yield [cache, f"{_mean(some, 'columns'):.1f}", *errors, rank, *same]
 
 
 def _mean(rows: Sequence[Line], name: str) -> float:

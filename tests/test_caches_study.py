@@ -58,7 +58,7 @@ def test_answers_are_continued_packed_printed_and_drawn(
     assert columns["one 4: exact"] == 8 * sum(8 + prompt for prompt in prompts)
     capsys.readouterr()
     assert caches.main(["table", str(packed)]) == 0
-    assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]) == count + 2
+    assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]) == count + 2 * 5
     assert caches.main(["draw", str(packed), str(tmp_path)]) == 0
     assert (tmp_path / "caches-problems.svg").read_text().startswith("<?xml")
 
