@@ -46,7 +46,7 @@ from unmask.errors import InputError, UnmaskError
 from unmask.evaluate.header import origin
 from unmask.evaluate.rows import JsonLines, parsed
 from unmask.evaluate.run import canvases
-from unmask.evaluate.stats import paired, spearman, wilson
+from unmask.evaluate.stats import Difference, paired, spearman, wilson
 from unmask.models import Denoiser, fingerprint
 from unmask.models.cache import WindowCache
 from unmask.models.transformer import Transformer, random_transformer
@@ -421,7 +421,7 @@ class Figures:
 
     n: int
     right: int
-    difference: str
+    gap: Difference  # of the shares solved
     changed: float  # share of rows with other tokens
     entropy: float  # mean |path entropy - exact|, as a share of the mean
     columns: float  # a step
@@ -442,7 +442,7 @@ def compared(exact: dict[int, Line], rows: dict[int, Line]) -> Figures:
     return Figures(
         len(both),
         sum(one["right"] for one in new),
-        f"{100 * gap.difference:+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})",
+        gap,
         sum(a["tokens"] != b["tokens"] for a, b in pairs) / len(both),
         sum(abs(a["path_entropy"] - b["path_entropy"]) for a, b in pairs) / total(old, "path_entropy"),
         total(new, "columns") / total(new, "evaluations"),
@@ -484,9 +484,13 @@ def _answers(found: Cells, group: str) -> Iterator[list[str]]:
         one = compared(found[f"{group}: exact"], found[f"{group}: {cache}"])
         low, high = wilson(one.right, one.n)
         solved = f"{100 * one.right / one.n:.0f} ({100 * low:.0f}–{100 * high:.0f})"
-        beside = [one.difference, f"{100 * one.changed:.0f} %", f"{100 * one.entropy:.1f} %"]
+        beside = [_points(one.gap), f"{100 * one.changed:.0f} %", f"{100 * one.entropy:.1f} %"]
         beside = ["·"] * 3 if cache == "exact" else beside
         yield [cache, str(one.n), solved, *beside, f"{one.columns:.1f}", f"{one.share:.2f}", f"{one.seconds:.2f}"]
+
+
+def _points(gap: Difference) -> str:
+    return f"{100 * gap.difference:+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})"
 
 
 def base(cell: str) -> str:
@@ -534,7 +538,7 @@ def draw(args: argparse.Namespace) -> None:
             for axes, order in zip(panels[0], there, strict=True):
                 _draw_answers(axes, {name: rows for name, rows in found.items() if name.startswith(order)})
                 axes.set(title=TITLES[order])
-            panels[0][0].set(ylabel="solved, %")
+            panels[0][0].set(ylabel="solved, points against exact")
         else:
             figure, axes = pyplot.subplots(figsize=(5.6, 3.8), constrained_layout=True)
             for name, rows in found.items():
@@ -551,17 +555,14 @@ def draw(args: argparse.Namespace) -> None:
 
 
 def _draw_answers(axes: Any, found: Cells) -> None:
-    """Share solved against columns a step; a colour for each length of blocks, a mark for each cache."""
+    """Points against exact over columns a step; a colour for each length of blocks, a mark for each cache."""
     for colour, block in zip(COLOURS, dict.fromkeys(name.partition(":")[0] for name in found), strict=False):
         for name, rows in found.items():
             if name.startswith(f"{block}:"):
                 cache, one = name.partition(": ")[2], compared(found[base(name)], rows)
-                low, high = wilson(one.right, one.n)
-                y = 100 * one.right / one.n
-                ends, shade = [[y - 100 * low], [100 * high - y]], _shade(cache, colour)
-                axes.errorbar(
-                    [one.columns], [y], ends, fmt=MARKS[cache], ms=5, lw=0.6, color=shade, mfc=shade, label=cache
-                )
+                y, low, high = (100 * end for end in (one.gap.difference, one.gap.low, one.gap.high))
+                style = {"fmt": MARKS[cache], "ms": 5, "lw": 0.6, "color": _shade(cache, colour), "label": cache}
+                axes.errorbar([one.columns], [y], [[y - low], [high - y]], **style)
         axes.plot([], [], "-", color=colour, label=f"blocks of {block.split()[1]}")
     axes.set(xlabel="columns a step")
 
