@@ -24,6 +24,7 @@ import argparse
 import hashlib
 import json
 import lzma
+import math
 import sys
 import time
 from collections import defaultdict
@@ -404,6 +405,8 @@ def read(paths: Sequence[str]) -> list[tuple[Line, Cells]]:
 
 
 def pack(args: argparse.Namespace) -> None:
+    if not args.out.endswith(".xz"):
+        raise InputError(f"{args.out!r} does not end in .xz", "the last name is that of the packed file")
     with lzma.open(args.out, "wt", preset=9, encoding="utf-8") as file:
         for head, found in read(args.files):
             file.write(json.dumps(head) + "\n")
@@ -506,7 +509,8 @@ def _states(found: Cells) -> Iterator[list[str]]:
     for cache, rows in found.items():
         some = list(rows.values())
         errors = [f"{100 * _mean(some, name):.1f} %" for name in ("state_error", "path_error")]
-        rank = f"{_mean(some, 'rank'):.2f} ({min(row['rank'] for row in some):.2f})"
+        ranks = [row["rank"] for row in some if math.isfinite(row["rank"])]  # without those whose paths are all alike
+        rank = f"{np.mean(ranks):.2f} ({min(ranks):.2f})" if ranks else "·"
         same = [f"{100 * _mean(some, name):.1f} %" for name in ("position", "token")]
         yield [cache, f"{_mean(some, 'columns'):.1f}", *errors, rank, *same]
 

@@ -48,6 +48,8 @@ def test_answers_are_continued_packed_printed_and_drawn(
     assert header["kind"] == caches.KIND and len(rows) == 2 * count
     assert caches.main(["decode", str(file), *words]) == 0 and len(lines(file)) == len(rows) + 1
     assert caches.main(["decode", str(file), *words[:2], "--n", "3", *words[4:]]) == 2
+    before = file.read_bytes()
+    assert caches.main(["pack", str(file), str(file)]) == 2 and file.read_bytes() == before
     assert caches.main(["pack", str(file), str(packed)]) == 0
     ((_, found),) = caches.read([str(packed)])
     columns = {name: sum(row["columns"] for row in rows.values()) for name, rows in found.items()}

@@ -209,8 +209,10 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
                 "compute only a window around it; attention in blocks has an exact cache by itself", default=False),
         Setting("cache_block", int, "approximate, like cache: open positions to a block of the cache; under attention "
                 "in blocks, positions to a part that is computed alone", COUNT, "block_length, where cache is on"),
-        Setting("cache_before", int, "columns of the window before the block", Range(0, 2**31), "32, where it is used"),
-        Setting("cache_after", int, "columns of the window after the block", Range(0, 2**31), "all that follow"),
+        Setting("cache_before", int, "columns of the window before the block; fewer than 32 cost answers or entropies",
+                Range(0, 2**31), "32, where it is used"),
+        Setting("cache_after", int, "columns of the window after the block; entropies of masks beyond it are old",
+                Range(0, 2**31), "all that follow"),
         Setting("cache_every", int, "steps from one full pass to the next, at most", COUNT,
                 "only where a block begins"),
         Setting("ban", tuple, "token ids, or eos, that are never drawn; with commas, or the flag several times",
