@@ -532,7 +532,9 @@ def draw(args: argparse.Namespace) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "unmask", "axes.grid": True, "grid.alpha": 0.3})
+    pyplot.rcParams.update(
+        {"font.size": 9, "svg.hashsalt": "unmask", "svg.fonttype": "none", "axes.grid": True, "grid.alpha": 0.3}
+    )
     for head, found in read(args.files):
         if head["what"] == "decode":
             there = [order for order in ORDERS if any(name.startswith(order) for name in found)]
