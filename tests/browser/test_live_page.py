@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -228,7 +229,7 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     page = live({**TEXT, **WALK})
     fields = "() => [...document.querySelectorAll('.recipe:not([hidden]) [name]')].map((it) => it.name)"
     general = {"temperature", "top_k", "top_p", "guidance", "cache_block", "ban", "late", "fill_tail", "skip_tail"}
-    general |= {"scope", "attention", "end_penalty"}
+    general |= {"scope", "attention", "end_penalty", "cache", "cache_before", "cache_after", "cache_every"}
     mine = set(page.evaluate(fields)) - general
     searching = {"particles", "every", "strength", "potential", "scheme", "target", "below", "reopen", "choose"}
     assert mine == {"steps", "block_length", *searching}
@@ -257,7 +258,7 @@ def test_the_copied_command_and_python_say_the_same(
         button(page, name).click()
         expect(first(page, ".actions [role=status]")).to_have_text("copied")
         copied.append(page.evaluate("() => navigator.clipboard.readText()"))
-    words = shlex.split(copied[0])
+    words = shell_words(copied[0])
     capsys.readouterr()
     assert words[0] == "unmask" and main([words[1], "--json", *words[2:]]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -266,6 +267,12 @@ def test_the_copied_command_and_python_say_the_same(
     exec(compile(copied[1], "copied", "exec", dont_inherit=True), names := {})
     assert names["result"].text == text
     assert trace.load("path.jsonl")[-1]["texts"] == event["texts"]
+
+
+def shell_words(command: str) -> list[str]:
+    """The words of a command as a shell reads them, which knows $'…' as well."""
+    listed = subprocess.run(["bash", "-c", f'printf "%s\\0" {command}'], capture_output=True, check=True)
+    return listed.stdout.decode().split("\0")[:-1]
 
 
 def test_the_command_of_a_puzzle(live: Open, capsys: pytest.CaptureFixture[str]) -> None:
