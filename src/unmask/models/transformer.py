@@ -42,6 +42,9 @@ class Transformer:
     block_causal: bool = False  # a position sees what is given, its own block of open positions, and those before it
     compiled: Callable[..., tuple[Tensor, list[Pair]]] | None = None  # the network, compiled for whole batches
 
+    def __repr__(self) -> str:
+        return f"Transformer({self.name!r}, {self.family}, {self.device})"
+
     @property
     def device(self) -> torch.device:
         return self.network.embed.weight.device
