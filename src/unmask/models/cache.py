@@ -57,13 +57,18 @@ class Keeps(Wrapped):
         shape, weight = self.inner.network.shape, self.inner.network.embed.weight
         return 2 * shape.layers * shape.kv * shape.each * weight.element_size()
 
-    def _compute(self, state: State, rows: Tensor, at: Tensor, past: tuple[Past, ...], seen: Tensor | None) -> _Found:
-        """These columns `at` [R, W] of rows, of which each sees what `seen` [R, W, W] and the past parts say."""
+    def _compute(
+        self, state: State, rows: Tensor, at: Tensor, past: tuple[Past, ...], seen: Tensor | None, keep: bool = True
+    ) -> _Found:
+        """These columns `at` [R, W] of rows, of which each sees what `seen` [R, W, W] and the past parts say.
+
+        Keys and values are among the answer only to `keep` them: most steps do not.
+        """
         columns = state.columns[rows].gather(1, at)
         tokens = state.tokens[rows].gather(1, at)
         sigma = self.inner.sigma(state, rows)
         with torch.no_grad():
-            hidden, used = self.inner.network(tokens, columns, None, sigma, past, True, None, seen)
+            hidden, used = self.inner.network(tokens, columns, None, sigma, past, keep, None, seen)
         return _Found(hidden, tuple(used), columns)
 
 
@@ -230,12 +235,14 @@ class BlockCache(Keeps):
         rows, ranks, size = window.rows, window.ranks, self.attention.size
         at, number = kept.place[rows].gather(1, ranks), ranks // size
         seen = number[:, :, None] >= number[:, None]
-        found = self._compute(state, rows, at, self._past(kept, window), seen)
+        finished = bool((ranks[:, 0] < window.block * size).any())
+        keep = finished or self.part is not None
+        found = self._compute(state, rows, at, self._past(kept, window), seen, keep)
         hidden = found.hidden
         if self.inner.shift:  # the output before the first column is the edge, or there is none
             before = torch.where(found.columns[:, :1, None] > 0, kept.edge[rows][:, None], hidden[:, :1])
             hidden = torch.cat([before, hidden[:, :-1]], 1)
-        if bool((ranks[:, 0] < window.block * size).any()):
+        if finished:
             kept = _finished(kept, window, found, size)
         if self.part is not None:
             kept = self._opened(state, kept, window, found, hidden)
@@ -432,7 +439,7 @@ class WindowCache(Keeps):
         outside = torch.ones_like(state.attend[rows]).scatter(1, at, False)[:, pad:]
         layers = kept.layers if _everyone(rows, len(kept.age)) else _taken(kept.layers, rows)
         real = tuple((keys[:, :, pad:], values[:, :, pad:]) for keys, values in layers)
-        found = self._compute(state, rows, at, (Past(real, seen=outside),), None)
+        found = self._compute(state, rows, at, (Past(real, seen=outside),), None, False)
         hidden, columns = found.hidden, at
         if self.inner.shift:  # outputs belong to the next columns; that of the last one is outside
             first = torch.where(found.columns[:, :1, None] > 0, old.gather(1, _wide(at[:, :1], old)), hidden[:, :1])
