@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 OXLINT := oxlint@1.93.0
 
-.PHONY: demo quick test browser test-lmeval reference images check format clean
+# The tests start some 70 processes; each would compile the package again, half a second, where bytecode is not kept.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo quick test attack wheel browser test-lmeval reference notebooks images check format clean
 
 demo: .venv/ready
 	$(BIN)/unmask demo
@@ -16,6 +19,18 @@ quick: .venv/ready
 test: .venv/ready
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
+# Minutes, not in CI: the hostile tests with more cases, and in a loop the equality of seeds under load.
+attack: .venv/ready
+	$(BIN)/python tests/attack.py
+
+# From the last commit alone: the same bytes wherever it is built, with the setuptools of constraints.txt.
+wheel: .venv/ready
+	rm -rf dist && mkdir -p dist/source
+	git archive HEAD | (umask 022; tar -x --no-same-permissions -C dist/source)
+	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
+	    --no-deps --no-build-isolation --wheel-dir dist dist/source
+	rm -rf dist/source && sha256sum dist/*.whl
+
 # Debian's Chromium, which the browser tests drive; it needs the rights of root.
 browser:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
@@ -27,6 +42,10 @@ images: .venv/ready browser
 # The pages in docs/reference.
 reference: .venv/ready
 	$(BIN)/python docs/reference/generate.py
+
+# The outputs of docs/notebooks.
+notebooks: .venv/ready
+	$(BIN)/python docs/notebooks/run.py
 
 # lm-eval brings 650 MB of other packages, so it has an environment of its own, over the other one.
 test-lmeval: .venv-lmeval/ready

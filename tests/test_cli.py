@@ -305,6 +305,7 @@ def test_version_and_help(run):
 def test_examples_of_the_help_work(command, here, capsys):
     Path("words.txt").write_text("senate\n")
     Path("lines.txt").write_text("senate\ntester\nstreet\nrennet\nserene\nsetter\n")
+    Path("prompts.txt").write_text("se\nte\nst\nre\n")
     Path("puzzle.txt").write_text("53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79\n")
     Path("words.jsonl").write_text('{"text": "some text", "title": "a title"}\n')
     if command == "convert":
@@ -403,7 +404,7 @@ def test_one_is_not_several(run, both, here):
             "generate --block-length 1 --steps 2 --model table",
             "2 steps are fewer than the 6 blocks: raise steps or block-length",
         ),
-        ("generate --sampler pc", "pc needs a background table: give background text for the model text"),
+        ("generate --sampler pc", "pc needs a background table: the bundled models have one by their own name"),
         (
             "generate --sampler pc --background sudoku",
             "the background 'sudoku' has 10 tokens, text has ",

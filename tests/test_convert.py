@@ -271,6 +271,12 @@ def test_modules_that_torch_blocks_are_refused(saved, tmp_path, function, name):
     assert not (tmp_path / "mark").exists() and not list(tmp_path.glob("touch*"))
 
 
+def test_a_number_makes_no_room(saved, tmp_path):
+    """torch calls bytearray; 40 bytes of a file took 2 GiB, as often as they were written."""
+    for place in ({"epoch": Call(bytearray, 2**24)}, {"hyper_parameters": [bytearray(b"some")]}):
+        refused("makes a bytearray", saved(lightning(weights(), **place)), tmp_path / "out")
+
+
 def test_a_call_in_the_place_of_weights_is_refused(saved, tmp_path):
     state = weights() | {"backbone.vocab_embed.embedding": Call(exec, f"open({str(tmp_path / 'mark')!r}, 'w')")}
     path = saved({"state_dict": state})

@@ -1,5 +1,6 @@
 """What `decode` makes of a walk: texts, choices, and options that must not be ignored."""
 
+from collections import UserDict
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,20 @@ def test_a_canvas_ends_with_its_last_hole(story: Table) -> None:
 def test_a_wrong_stop_is_refused(story: Table, stop: Any, said: str) -> None:
     with pytest.raises(UnmaskError, match=said):
         decode(story, stop=stop, length=2)
+
+
+def test_what_a_tokenizer_of_transformers_returns_is_a_prompt() -> None:
+    model = load("table")
+    expected = decode(model, [4, 1], length=4).tokens
+    encoding = UserDict  # the base of transformers' BatchEncoding
+    for given in (
+        torch.tensor([4, 1]),
+        torch.tensor([[4, 1]]),
+        torch.tensor([[4, 1]]).numpy(),
+        encoding({"input_ids": [4, 1]}),
+        encoding({"input_ids": [[4, 1]]}),
+        encoding({"input_ids": torch.tensor([[4, 1]]), "attention_mask": torch.ones(1, 2)}),
+    ):
+        assert decode(model, given, length=4).tokens == expected
+    with pytest.raises(UnmaskError, match="decode_batch takes several"):
+        decode(model, torch.tensor([[4, 1], [4, 1]]), length=4)

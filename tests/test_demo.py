@@ -29,7 +29,7 @@ class Screen(io.StringIO):
 def easy():
     """Puzzles with few blanks, and no pauses."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "CLUES", 70)
+        patch.setattr(demo, "CLUES", 76)
         patch.setattr(demo, "PAUSE", 0.0)
         yield
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from unmask.core.dice import Purpose, gumbel, philox, uniform
+from unmask.core.dice import Purpose, gumbel, philox, uniform, uniform_reference
 
 # Random123 (Salmon et al. 2011), tests/kat_vectors, philox4x32 with 10 rounds.
 KNOWN = [
@@ -75,6 +75,15 @@ def test_alone_equals_in_a_batch() -> None:
     for (i, key), (j, column) in itertools.product(enumerate(keys.tolist()), enumerate(columns.tolist())):
         assert float(together[i, j]) == roll(key, int(slots[i]), 4, column, Purpose.ORDER)
     assert len(set(together.flatten().tolist())) == together.numel()
+
+
+def test_numpy_and_tensor_operations_have_the_same_bits() -> None:
+    """On a processor NumPy computes them; elsewhere, and in a compiled step, tensor operations do."""
+    keys, slots = torch.tensor([0, -1, 2**63 - 1, -(2**63), 12345]), torch.tensor([0, 1, 2, 3, 2**31])
+    columns = torch.arange(-1, 9).expand(5, 10)
+    for step, purpose in itertools.product((0, 7, 2**32 + 1, torch.tensor(3)), Purpose):
+        given = (keys[:, None], slots[:, None], step, columns, purpose)
+        assert torch.equal(uniform(*given), uniform_reference(*given))
 
 
 @pytest.mark.parametrize("axis", ["key", "slot", "step", "column"])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
 import unmask
 from unmask.cli import main
+from unmask.cli.parser import pages
 from unmask.decoding.settings import SETTINGS
 from unmask.samplers import SAMPLERS
-from unmask.search import SEARCHES
+from unmask.search import CHOOSERS, POTENTIALS, SEARCHES
 
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "guide"
@@ -24,7 +27,8 @@ ELSEWHERE = {
     "requests",
     "serving",
 }  # run by test_lmeval and test_serve_page
-BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.M | re.S)
+# a block, and the block of text right after it, if there is one: what it prints
+BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.M | re.S)
 PAGES = sorted(
     path
     for place in (".", "docs", "results", "experiments")
@@ -36,10 +40,10 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def blocks(path: Path) -> list[tuple[str, str]]:
+def blocks(path: Path) -> list[tuple[str, str, str]]:
     """The blocks of Python, and those that begin with an `unmask` command."""
     found = BLOCK.findall(path.read_text(encoding="utf-8"))
-    return [(language, block) for language, block in found if language == "python" or block.startswith("unmask")]
+    return [one for one in found if one[0] == "python" or one[1].startswith("unmask")]
 
 
 RUN = [
@@ -47,25 +51,55 @@ RUN = [
 ]
 
 
+@pytest.fixture
+def registries(monkeypatch):
+    """A page may register entries of its own, and `unmask eval FILE.py` adds the file's folder to sys.path."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tables: list[dict[str, object]] = [SAMPLERS, SEARCHES, POTENTIALS, CHOOSERS, SETTINGS]
+    known = [dict(table) for table in tables]
+    yield
+    for table, before in zip(tables, known, strict=True):
+        table.clear()
+        table.update(before)
+
+
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_blocks_run_in_order(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    tables: list[dict[str, object]] = [SAMPLERS, SEARCHES, SETTINGS]
-    known = [dict(table) for table in tables]
     names: dict[str, object] = {"__name__": page.stem}  # the blocks of a page share their names
-    try:
-        for language, block in blocks(page):
-            if language == "python":
-                exec(compile(block, name_of(page), "exec", dont_inherit=True), names)
-                continue
-            for line in block.splitlines():
-                capsys.readouterr()
-                assert main(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
-                assert "warning" not in capsys.readouterr().err, line
-    finally:
-        for table, before in zip(tables, known, strict=True):  # a page may register entries of its own
-            table.clear()
-            table.update(before)
+    for language, block, printed in blocks(page):
+        if language == "python":
+            if file := re.match(r"# (\w+\.py)\n", block):  # a file of the reader's
+                Path(file[1]).write_text(block, encoding="utf-8")
+            capsys.readouterr()
+            exec(compile(block, name_of(page), "exec", dont_inherit=True), names)
+            assert not printed or capsys.readouterr().out == printed
+            continue
+        for line in block.splitlines():
+            capsys.readouterr()
+            assert main(shlex.split(line, comments=True)[1:]) == 0, (line, capsys.readouterr().err)
+            assert "warning" not in capsys.readouterr().err, line
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.usefixtures("registries")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
+def test_notebooks_show_what_they_print(path):
+    tool = runpy.run_path(str(path.parent / "run.py"))
+    made = tool["run"](path)
+    assert tool["written"](made) == path.read_text(encoding="utf-8"), "run docs/notebooks/run.py and commit them"
+    prose = "".join("".join(cell["source"]) for cell in made["cells"] if cell["cell_type"] == "markdown")
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        assert (path.parent / target).exists(), target
+
+
+def test_pages_that_help_and_errors_name_exist():
+    named = {name for path in SOURCES if path.suffix == ".py"
+             for name in re.findall(r"`?unmask help ([a-z][\w-]+)", path.read_text(encoding="utf-8"))}  # fmt: skip
+    assert {"own-task", "sandbox", "tasks"} <= named <= pages().keys(), named - pages().keys()
 
 
 @pytest.mark.parametrize(

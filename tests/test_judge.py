@@ -222,6 +222,16 @@ def test_what_is_no_judge(places, tmp_path, monkeypatch):
         load_judge(places["gpt2"])
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_layers_without_end_are_refused(places, tmp_path, nested):
+    """The library would build ten million of them, one by one."""
+    values = json.loads((Path(places["gpt2"]) / "config.json").read_text())
+    many = {"num_hidden_layers": 10**7} if nested else {"n_layer": 10**7}
+    (tmp_path / "config.json").write_text(json.dumps(values | ({"text_config": many} if nested else many)))
+    with pytest.raises(ModelError, match="is 10,000,000: a judge has at most 1,024 layers"):
+        load_judge(str(tmp_path))
+
+
 def test_pickles_and_code_are_left_alone(places, tmp_path):
     for file in Path(places["gpt2"]).iterdir():
         if file.suffix == ".safetensors":

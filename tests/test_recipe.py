@@ -15,7 +15,7 @@ import pytest
 from unmask import SAMPLERS, SEARCHES, Recipe, UnmaskError
 from unmask.core.state import Vocab
 from unmask.decoding.background import Background
-from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, known, parse, takers, takes
+from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SEARCH_ALIASES, SETTINGS, known, parse, takers, takes
 from unmask.errors import SettingError
 from unmask.search import SCHEMES
 
@@ -106,7 +106,8 @@ def test_aliases(alias: str, name: str) -> None:
 def test_samplers_by_their_community_names() -> None:
     assert Recipe.from_dict({"remasking": "low_confidence"}).sampler == "confidence"
     assert Recipe.from_text("remasking=random").sampler == "uniform"
-    assert set(SAMPLER_ALIASES.values()) <= set(SAMPLERS)
+    assert set(SAMPLER_ALIASES.values()) <= set(SAMPLERS) and set(SEARCH_ALIASES.values()) <= set(SEARCHES)
+    assert Recipe(search="bon") == Recipe.from_dict({"search": "e-bon"}) == Recipe(search="best-of-n")
 
 
 def test_every_setting_of_the_registries_has_a_row() -> None:

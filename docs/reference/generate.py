@@ -53,7 +53,8 @@ TRACE = {
         "logprobs": "with `logprobs=n`: for every change [log-probability in nats, n pairs [token, log-probability]]",
         "steps": "steps so far, one per row",
         "calls": "network calls so far, one per prompt",
-        "evaluations": "rows through the network so far, one per prompt",
+        "evaluations": "rows that the paths asked the network for so far, equal ones too, one per prompt",
+        "rows": "rows that it computed so far, of equal canvases of a prompt one; one per prompt",
         "words": "[token, string] for every token that occurs for the first time",
     },
     "end": {
@@ -63,11 +64,13 @@ TRACE = {
         "path_entropy": "bits, one per row",
         "log_prob": "sum of the log-probabilities of the written tokens, in nats, one per row",
         "surprise": "nats per position, one per row",
+        "look": "nats per position at a second look, one per row; null where there was none",
         "texts": "one per row",
         "finish": "what ended the text: `end` (an end token), `stop` (a stop string) or `length`, one per row",
         "steps": "steps, one per row",
         "calls": "network calls, one per prompt",
-        "evaluations": "rows through the network, one per prompt",
+        "evaluations": "rows that the paths asked the network for, equal ones too, one per prompt",
+        "rows": "rows that it computed, of equal canvases of a prompt one; one per prompt",
         "log_evidence": "log of the estimated normalising constant, one per prompt",
         "lineages": "first particles with descendants, one per prompt",
         "seconds": "seconds of decoding",
@@ -83,13 +86,15 @@ ROWS = {
         "weights": "SHA-256 of the weights",
         "dtype": "`--dtype`; null: the type of the checkpoint",
         "loading": "other flags of loading, such as `--tokenizer`",
+        "task_file": "name of the Python file that defines a task of your own; null for others",
+        "task_sha256": "SHA-256 of that file; null without one",
         "data": "file of the questions",
-        "sha256": "of that file",
+        "sha256": "of that file; of the questions themselves where a task's code holds them",
         "limit": "`--limit`; null: all questions",
         "recipe": "settings that differ from the defaults",
         "chat": "whether prompts went through the chat template",
-        "template": "the prompt: `ours`, or the name of the file of `--prompt`; null for puzzles",
-        "template_sha256": "SHA-256 of that file; null without one",
+        "template": "the prompt: `ours`, or the name of the file of `--prompt` or of the task; null for puzzles",
+        "template_sha256": "SHA-256 of the file of `--prompt`; null without one",
         "shots": "SHA-256 of the file of worked examples; null without one",
         "background": "SHA-256 of the background table of the recipe; null without one",
         "n": "questions that are asked",
@@ -110,10 +115,13 @@ ROWS = {
         "path_entropy": "bits",
         "steps": "steps of the path",
         "calls": "network calls",
-        "evaluations": "rows through the network, all particles",
+        "evaluations": "rows that the paths asked the network for, all particles",
+        "rows": "rows that it computed: of equal canvases one",
+        "paths": "paths that were decoded",
         "tokens": "positions that were decided",
         "seconds": "its share of the seconds of its batch",
         "surprise": "nats per position",
+        "look": "nats per position at a second look; null where there was none",
         "finish": "what ended the text: `end` (an end token), `stop` (a stop string) or `length` (the canvas was full)",
         "group": "size of the question, as `3 steps`; null for tasks without sizes",
         "template": "the prompt: `ours`, or name and first digits of the SHA-256 of its file; null for puzzles",
@@ -140,14 +148,15 @@ GENERATED = {  # those of `unmask generate -o`, where they differ
         "chosen": "the particle whose text it is",
         "steps": "steps of the longest path",
         "calls": "network calls",
-        "evaluations": "rows through the network, all particles",
+        "evaluations": "rows that the paths asked the network for, all particles",
+        "rows": "rows that it computed: of equal canvases one",
         "log_evidence": "nats; 0 without resampling",
         "lineages": "how many first particles have descendants",
         "seconds": "its share of the seconds of its batch",
         "seed": "`--seed` plus the number",
         "tokens": "ids of the whole canvas, prompt included",
         "logprobs": "with `--logprobs N`: position, token, text, log_prob (nats), entropy (bits), step, N alternatives",
-        "particles": "text, finish, path_entropy, log_prob, surprise, steps and origin of each",
+        "particles": "text, finish, path_entropy, log_prob, surprise, look, steps and origin of each",
     },
 }
 
@@ -344,7 +353,8 @@ def rows_page() -> str:
         other, answer = (json.loads(line) for line in answers.read_text().splitlines())
     compare("header", ROWS["header"].keys() | ORIGIN.keys(), header)
     compare("row", ROWS["row"], row)
-    shared = {**ROWS["header"], **ORIGIN}.keys() - {"shots", "skipped", "template", "template_sha256", "background"}
+    shared = {**ROWS["header"], **ORIGIN}.keys() - {"shots", "skipped", "background"}
+    shared -= {"task_file", "task_sha256", "template", "template_sha256"}
     compare("header of generate", shared | GENERATED["header of generate"].keys(), other)
     compare("row of generate", GENERATED["row of generate"], answer)
     text = ROWS_HEAD

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unmask.models.made.table import Table
     from unmask.samplers import SAMPLERS, Reveal
     from unmask.search import SEARCHES
+    from unmask.tasks.own import task
 
 __all__ = [
     "MODELS",
@@ -52,6 +53,7 @@ __all__ = [
     "decode_batch",
     "load",
     "score",
+    "task",
     "walk",
 ]
 _HOMES = {
@@ -69,6 +71,7 @@ _HOMES = {
     "models.made.table": "Table",
     "samplers": "SAMPLERS Reveal",
     "search": "SEARCHES",
+    "tasks.own": "task",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

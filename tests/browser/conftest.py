@@ -96,9 +96,14 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     noise: list[str] = []
 
     def opened(
-        events: list[Event] | str, wide: int = 1120, wait: str = READY, refused: bool = False, **settings: Any
+        events: list[Event] | str,
+        wide: int = 1120,
+        high: int = 900,
+        wait: str = READY,
+        refused: bool = False,
+        **settings: Any,
     ) -> Page:
-        page = browser.new_page(viewport={"width": wide, "height": 900}, **settings)
+        page = browser.new_page(viewport={"width": wide, "height": high}, **settings)
         pages.append(page)
         page.on("console", lambda message: (refused and REFUSED.match(message.text)) or noise.append(message.text))
         page.on("pageerror", lambda error: noise.append(str(error)))
@@ -133,7 +138,8 @@ def picture(request: pytest.FixtureRequest) -> Callable[..., None]:
             page.evaluate("document.activeElement.blur()")
             settle(page)
             page.screenshot(path=path, **settings)
-            few = Image.open(path).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+            full = Image.open(path).convert("RGB")
+            few = full.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
             few.save(path, optimize=True)
 
     return take

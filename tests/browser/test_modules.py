@@ -85,6 +85,34 @@ def test_labels_of_an_axis_and_a_prompt_that_is_a_sign(site: str, show: Open) ->
     assert said == [f"printf %s - | {command} -", f"{command} -x", f"{command} ''"]
 
 
+def test_two_outcomes_are_compared_by_what_was_chosen_by(site: str, show: Open) -> None:
+    page = show(site, wait="() => window.views")
+    said = page.evaluate(
+        """async (pairs) => {
+      const { versus } = await import("/versus.js");
+      const one = ([choice, entropy, surprise, likelihood, right, text]) =>
+        ({ choice, figures: { entropy, surprise, likelihood }, right, text, evaluations: 1234 });
+      return pairs.map((pair) => versus(...pair.map(one)));
+    }""",
+        [
+            [["surprise", 2.0, 0.25, -3.0, True, "a"], [None, 1.0, 0.5, -4.0, False, "b"]],
+            [["likelihood", 2.0, 0.25, -3.0, None, "a"], ["likelihood", 1.0, 0.5, -4.0, None, "a"]],
+            [["surprise", 2.0, 0.25, -3.0, False, "a"], ["entropy", 1.0, 0.5, -4.0, False, "b"]],
+            [["vote", 2.0, None, -3.0, True, "a"], [None, 2.0, None, -4.0, True, "b"]],
+        ],
+    )
+    cost = "Evaluations: A 1,234, B 1,234."
+    surprise = "Recipe A has the lower surprise, which A chose by: 0.250 against 0.500 nats a position."
+    assert said == [
+        f"Recipe A solves it, B does not. {surprise} {cost}",
+        "Recipe A has the higher log-probability, which A and B chose by: -3.000 against -4.000 nats. "
+        f"{cost} Both give the same answer.",
+        f"Neither solves it. {surprise} Recipe B has the lower path entropy, which B chose by: "
+        f"1.000 against 2.000 bits. {cost}",
+        f"Both solve it. A chose by vote. Both have the same path entropy: 2.000 bits. {cost}",
+    ]
+
+
 def test_a_copied_command_holds_no_control_characters(site: str, show: Open) -> None:
     page = show(site, wait="() => window.views")
     prompts = ["Vienna\x03\necho PWNED\n", "it's \\n\t\x7f\x1b[31m \x85", "two\nlines", "plain 'words' \\"]

@@ -117,6 +117,17 @@ def test_broken_file(small, name):
     refused(small, WEIGHTS, "not a whole safetensors file", "download it again")
 
 
+def test_a_name_twice_in_a_header(small):
+    """The library takes the last one; another reader may take the first."""
+    whole = (small / WEIGHTS).read_bytes()
+    size = int.from_bytes(whole[:8], "little")
+    names = whole[8 : 8 + size].rstrip()
+    first = next(iter(json.loads(names).items()))
+    twice = names[:-1] + b", " + json.dumps(dict([first])).encode()[1:]
+    (small / WEIGHTS).write_bytes(header(len(twice), twice) + whole[8 + size :])
+    refused(small, WEIGHTS, "twice in its header")
+
+
 @pytest.mark.parametrize("left", [1, 7, 8, 9, 100, 2000, -1])
 def test_truncated_file(small, left):
     (small / WEIGHTS).write_bytes((small / WEIGHTS).read_bytes()[:left])

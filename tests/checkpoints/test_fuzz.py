@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 import signal
 import time
@@ -25,7 +26,7 @@ from unmask.models.tokenizers import FileTokenizer, byte_level
 from .small import LLADA, MICRO, RECORDED, logits, split, weights, write
 from .test_tokens import MERGES, SPECIALS
 
-CASES = 320  # of each chunk
+CASES = int(os.environ.get("UNMASK_CASES", "320"))  # of each chunk; `make attack` takes more
 SLOW, LARGE = 2.0, 128 * 2**20  # seconds and bytes that no case may take; a panic takes 50 MiB to say where it was
 NUMBERS = (0, 1, -1, 2, 3, 7, 8, 15, 16, 17, 255, 2**17, 2**23, 2**26, 2**31, 2**32, 2**63, 2**64, 10**12, 10**40)
 FLOATS = (0.0, -0.0, 0.5, 8.0, -2.5, 1e-300, 1e300, 1e308)

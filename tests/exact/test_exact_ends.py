@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from unmask import Recipe, Result, Table, decode
+from unmask import Recipe, Result, Table, decode, decode_batch
 
 LETTERS, END, LONG = 8, 8, 4
 EMPTY, ANSWER = 0.04, 0.30  # the probabilities of the empty text and of `abcd`
@@ -81,7 +81,7 @@ def test_choosing_among_paths_prefers_short_texts_without_skip_tail(table: Table
     recipe = Recipe("uniform", "best-of-n", particles=8, length=LONG, temperature=1.0)
     empty, answers = {}, {}
     for skip in (False, True):
-        found = [decode(table, recipe=recipe.replace(seed=seed, skip_tail=skip)) for seed in range(200)]
+        found = decode_batch(table, [""], recipe=recipe.replace(skip_tail=skip), n=200)
         empty[skip] = sum(result.text == "" for result in found)
         answers[skip] = sum(result.text == "abcd" for result in found)
     assert empty[False] >= 8 and empty[True] == 0 and answers[True] > answers[False]

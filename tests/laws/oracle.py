@@ -37,6 +37,16 @@ def logits(model: Denoiser, canvases: list[list[int]]) -> Tensor:  # one length 
     return scores
 
 
+def of_every_input(model: Denoiser, replayed: list[list[list[int]]]) -> dict[tuple[int, ...], Tensor]:
+    """The logits [L, V] of every canvas that was the input of a step; those of one length in one pass."""
+    found: dict[tuple[int, ...], Tensor] = {}
+    unique = dict.fromkeys(tuple(canvas) for canvases in replayed[:-1] for canvas in canvases)
+    for length in {len(canvas) for canvas in unique}:
+        alike = [canvas for canvas in unique if len(canvas) == length]
+        found |= zip(alike, logits(model, [list(canvas) for canvas in alike]), strict=True)
+    return found
+
+
 def beliefs(
     model: Denoiser, canvases: list[list[int]], given: list[int] | None = None, guidance: float = 0.0
 ) -> Tensor:

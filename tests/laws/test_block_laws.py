@@ -7,6 +7,7 @@ canvas has holes.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -39,6 +40,8 @@ SETTINGS = {
 }
 EDITS = {"threshold": 0.1, "edit_threshold": 0.05, "edit_rounds": 2}
 PAIRS = [(name, SETTINGS[name]) for name in KNOWS] + [("llada2", EDITS), ("semi-ar", {"block_length": 2, "steps": 11})]
+PLACES = range(len(PAIRS))
+NAMES = [f"{name}-{given}" for name, given in PAIRS]
 SEARCH = {name: (SEARCH_VARIANTS.get(name) or [{}])[0] for name in SEARCHES}
 
 
@@ -47,11 +50,9 @@ def model(dtype: torch.dtype = torch.float64, shift: bool = False) -> Transforme
     return replace(plain, blocks=SIZE, aligned=True, block_causal=True, shift=shift)
 
 
-MODELS = {
-    "float64": model(),
-    "float32": model(torch.float32),
-    "shifted": model(shift=True),
-}
+@lru_cache
+def models() -> dict[str, Transformer]:
+    return {"float64": model(), "float32": model(torch.float32), "shifted": model(shift=True)}
 
 
 def recipe(sampler: str, given: dict[str, Any], search: str, **more: Any) -> Recipe:
@@ -67,6 +68,18 @@ def decoded(denoiser: Any, one: Recipe, places: list[int] | None = None) -> list
     return decode_batch(denoiser, canvases=rows, recipe=one, seeds=[SEEDS[place] for place in places])
 
 
+@lru_cache
+def together(place: int, search: str) -> list[Result]:
+    """All rows in one batch, under PAIRS[place] and a search: what several laws compare with."""
+    return decoded(models()["float64"], recipe(*PAIRS[place], search))
+
+
+@lru_cache
+def vanilla(place: int) -> list[Result]:
+    sampler, given = PAIRS[place]
+    return decoded(models()["float64"], Recipe(sampler, **{"temperature": 0.8, **given}))
+
+
 def same(one: list[Result], other: list[Result], close: float) -> None:
     for a, b in zip(one, other, strict=True):
         assert [p.tokens for p in a.particles] == [p.tokens for p in b.particles]
@@ -77,11 +90,12 @@ def same(one: list[Result], other: list[Result], close: float) -> None:
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize(("sampler", "given"), PAIRS, ids=str)
-def test_cached_is_uncached(sampler: str, given: dict[str, Any], search: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, denoiser in MODELS.items():
-        one = recipe(sampler, given, search)
-        with_cache = decoded(denoiser, one)
+@pytest.mark.parametrize("place", PLACES, ids=NAMES)
+def test_cached_is_uncached(place: int, search: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Precision and shift know nothing of the search: one that copies rows stands for all."""
+    one = recipe(*PAIRS[place], search)
+    for name, denoiser in models().items() if search == "smc" else [("float64", models()["float64"])]:
+        with_cache = together(place, search) if name == "float64" else decoded(denoiser, one)
         with monkeypatch.context() as patch:
             patch.setattr(decoding, "block_cached", lambda inner, part: inner)
             without = decoded(denoiser, one)
@@ -89,25 +103,24 @@ def test_cached_is_uncached(sampler: str, given: dict[str, Any], search: str, mo
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize(("sampler", "given"), PAIRS, ids=str)
-def test_alone_is_in_a_batch(sampler: str, given: dict[str, Any], search: str) -> None:
-    one, denoiser = recipe(sampler, given, search), MODELS["float64"]
-    together = decoded(denoiser, one)
-    for place in range(len(ROWS)):
-        same(decoded(denoiser, one, [place]), together[place : place + 1], 1e-9)
-    same(decoded(Chunked(denoiser, 2), one), together, 1e-9)
-    for result, row in zip(together, ROWS, strict=True):
+@pytest.mark.parametrize("place", PLACES, ids=NAMES)
+def test_alone_is_in_a_batch(place: int, search: str) -> None:
+    one, denoiser, all_of_them = recipe(*PAIRS[place], search), models()["float64"], together(place, search)
+    for places in ([0], [2], [3, 1]):  # alone, and in another batch in another order
+        same(decoded(denoiser, one, places), [all_of_them[place] for place in places], 1e-9)
+    same(decoded(Chunked(denoiser, 2), one), all_of_them, 1e-9)
+    for result, row in zip(all_of_them, ROWS, strict=True):
         for particle in result.particles:
             assert all(token == given for token, given in zip(particle.tokens, row, strict=True) if given != MASK)
             assert denoiser.vocab.mask not in particle.tokens
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize(("sampler", "given"), PAIRS, ids=str)
-def test_one_particle_is_vanilla(sampler: str, given: dict[str, Any], search: str) -> None:
-    more = {"temperature": 0.8, **given}
-    one = decoded(MODELS["float64"], Recipe(sampler, search, **more, **alone(search)))
-    plain = decoded(MODELS["float64"], Recipe(sampler, **more))
+@pytest.mark.parametrize("place", PLACES, ids=NAMES)
+def test_one_particle_is_vanilla(place: int, search: str) -> None:
+    sampler, given = PAIRS[place]
+    settings = {"temperature": 0.8, **given, **alone(search)}
+    one, plain = decoded(models()["float64"], Recipe(sampler, search, **settings)), vanilla(place)
     assert [a.tokens for a in one] == [b.tokens for b in plain]
     assert [a.evaluations for a in one] == [b.evaluations for b in plain]
 
@@ -115,7 +128,7 @@ def test_one_particle_is_vanilla(sampler: str, given: dict[str, Any], search: st
 @pytest.mark.parametrize(("sampler", "given"), PAIRS, ids=str)
 def test_entropies_are_those_of_the_open_block(sampler: str, given: dict[str, Any]) -> None:
     """Every state entropy again, from one pass over the whole row, at the masks of the first block that has any."""
-    denoiser, events = MODELS["float64"], list[dict[str, Any]]()
+    denoiser, events = models()["float64"], list[dict[str, Any]]()
     if "edit_threshold" in given:
         given = {**given, "edit_rounds": 0}  # otherwise a block may be open without masks
     one = Recipe(sampler, temperature=0.8, ban=("eos",), **given)
@@ -143,7 +156,7 @@ def test_entropies_are_those_of_the_open_block(sampler: str, given: dict[str, An
 
 def test_particles_meet_where_a_block_begins() -> None:
     """Resampling happens with all particles at the first step of a block, also where rounds are of unequal numbers."""
-    denoiser, events = MODELS["float64"], list[dict[str, Any]]()
+    denoiser, events = models()["float64"], list[dict[str, Any]]()
     one = Recipe("sdar", "smc", threshold=0.08, temperature=1.0, particles=6, strength=3.0, ban=("eos",))
     row = [7, 4, 9] + [denoiser.vocab.mask] * 17
     decode_batch(denoiser, canvases=[row], recipe=one, seeds=[4], on_event=events.append)
@@ -167,7 +180,7 @@ def test_particles_meet_where_a_block_begins() -> None:
 
 def test_the_prompt_is_kept_once() -> None:
     """One prompt's keys and values for all particles, whatever is resampled; the rows' own beside it."""
-    denoiser, kept = MODELS["float32"], list[KeptBlocks]()
+    denoiser, kept = models()["float32"], list[KeptBlocks]()
 
     class Watched(Counted):
         def look(self, state: Any, rows: torch.Tensor) -> Any:
@@ -202,4 +215,4 @@ def test_the_prompt_is_kept_once() -> None:
 )
 def test_what_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        decoded(MODELS["float64"], Recipe(**given))
+        decoded(models()["float64"], Recipe(**given))

@@ -51,13 +51,14 @@ def test_tokens_come_from_the_lowered_logits(
     case: Case, temperature: float, walk_case: WalkCase, wordy: Denoiser
 ) -> None:
     walk = walk_case(under_smc(case, every=1, temperature=temperature), model=wordy, end_penalty=PENALTY)
+    table = oracle.of_every_input(walk.model, walk.replayed)
     for step, event in enumerate(walk.steps):
         ancestors = event.get("ancestors", range(len(walk.replayed[0])))
         for row, column, token, _ in event["changes"]:
             if token == walk.mask:
                 assert walk.recipe.build_sampler().revises
                 continue
-            scores = oracle.logits(walk.model, [walk.replayed[step][ancestors[row]]])[0, column]
+            scores = table[tuple(walk.replayed[step][ancestors[row]])][column].clone()
             scores[list(wordy.vocab.eos)] -= PENALTY
             chances = scores.div(temperature or 1.0).softmax(0)
             place = torch.tensor([[column]])
@@ -72,12 +73,13 @@ def test_tokens_come_from_the_lowered_logits(
 def test_entropies_and_likelihoods_do_not_know_it(case: Case, walk_case: WalkCase, wordy: Denoiser) -> None:
     walk = walk_case(under_smc(case), model=wordy, end_penalty=PENALTY)
     check_entropies(walk, lambda step, row, canvas: [c for c, token in enumerate(canvas) if token == walk.mask])
+    table = oracle.of_every_input(walk.model, walk.replayed)
     logs: list[dict[int, float]] = [{} for _ in walk.replayed[0]]
     for step, event in enumerate(walk.steps):
         ancestors = event.get("ancestors", range(len(logs)))
         logs = [dict(logs[ancestor]) for ancestor in ancestors]
         for row, column, token, _ in event["changes"]:
-            own = oracle.logits(walk.model, [walk.replayed[step][ancestors[row]]])[0, column].log_softmax(0)
+            own = table[tuple(walk.replayed[step][ancestors[row]])][column].log_softmax(0)
             logs[row][column] = 0.0 if token == walk.mask else float(own[token])
     everyone = [particle for result in walk.results for particle in result.particles]
     for particle, log in zip(everyone, logs, strict=True):

@@ -213,3 +213,30 @@ def test_small_requests_take_at_most_half_of_the_time(wait):
         finally:
             stop.set()
         assert all(other.result() > 1 for other in others)
+
+
+def test_paths_in_waves():
+    """A stop over HTTP is that of the library, blocking and streaming; all its possible paths count as its size."""
+    model = load("table")
+    stop = {"sampler": "uniform", "search": "auto", "particles": 4, "most": 8, "until": 0.4}
+    with running({"table": model}) as here:
+        client = here.client()
+
+        def ask(seed: int, **more: Any) -> Any:
+            given = {"model": "table", "prompt": "s", "max_tokens": 5, "seed": seed, "extra_body": stop | more}
+            return client.completions.create(**given)
+
+        found = at_once([lambda s=s: ask(s) for s in range(6)])
+        given = {"model": "table", "prompt": "s", "max_tokens": 5, "seed": 2, "extra_body": stop, "stream": True}
+        streamed = "".join(choice.text for chunk in client.completions.create(**given) for choice in chunk.choices)
+        with pytest.raises(openai.APIStatusError, match="particles × 6 positions"):
+            ask(0, most=2**20)
+        with pytest.raises(openai.BadRequestError, match="goes by a reward"):
+            ask(0, search="best-of-n", choose="reward", until=None, most=None)
+    expected = [decode(model, "s", length=5, seed=seed, temperature=1.0, **stop) for seed in range(6)]
+    for one, result in zip(found, expected, strict=True):
+        about = one.choices[0].unmask
+        assert one.choices[0].text == result.text and len(about["particles"]) == len(result.particles)
+        assert (about["evaluations"], about["rows"]) == (result.evaluations, result.rows)
+    assert streamed == expected[2].text
+    assert len({len(result.particles) for result in expected}) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import http.client
 import json
 import re
@@ -10,6 +11,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import openai
 import pytest
@@ -19,7 +21,9 @@ from unmask import Recipe, decode, load
 from unmask.decoding import trace
 from unmask.server import schemas
 from unmask.server.active import ActiveRequest
-from unmask.server.limits import Refusal
+from unmask.server.batcher import Batcher, QueuedChoice
+from unmask.server.limits import Limits, Refusal
+from unmask.server.metrics import Metrics
 from unmask.server.request import parse
 
 # --- clients that leave ----------------------------------------------------------------------------------------------
@@ -171,6 +175,82 @@ def test_a_full_queue_is_429(wait):
             assert (
                 len([job.result() for job in [pool.submit(patient.completions.create, **ASK) for _ in range(4)]]) == 4
             )
+
+
+@dataclass(frozen=True, eq=False)
+class Held(Slow):
+    """Waits in its first step until it may go."""
+
+    reached: threading.Event = field(default_factory=threading.Event)
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def look(self, state, rows):
+        self.reached.set()
+        assert self.go.wait(20)
+        return super().look(state, rows)
+
+
+def test_large_requests_leave_room_in_the_queue(wait):
+    """Two requests with n = 128 used to fill it; and no request may hold more work than all together."""
+    held = Held(load("random"), 0.0)
+    limits = {"queue": 64, "choices": 32, "batch": 1, "work": 2000}
+    with ThreadPoolExecutor(8) as pool, running({"random": held}, **limits) as here:
+        ask = functools.partial(here.client().completions.create, model="random", prompt="a", max_tokens=2)
+        jobs = [pool.submit(ask)]
+        wait(lambda: held.reached.is_set())
+        jobs.append(pool.submit(ask, n=32))
+        wait(lambda: len(here.batcher.waiting) == 32)
+        with pytest.raises(openai.RateLimitError, match="32 choices are more than half of the 32 that the queue"):
+            ask(n=32)
+        with pytest.raises(openai.RateLimitError, match="cells × steps are more than half of the"):
+            ask(max_tokens=35)  # 36 × 35
+        jobs.append(pool.submit(ask, n=14))
+        wait(lambda: len(here.batcher.waiting) == 46)
+        with pytest.raises(openai.RateLimitError, match="46 choices of this client are queued, and the queue takes 18"):
+            ask(n=8)
+        jobs.append(pool.submit(ask))  # one still finds a place
+        wait(lambda: len(here.batcher.waiting) == 47)
+        held.go.set()
+        assert [len(job.result().choices) for job in jobs] == [1, 32, 14, 1]
+
+
+def test_a_client_with_little_work_is_served_before_one_with_much():
+    """Fair by work and not by age; a client that comes back has no credit from before."""
+    batcher = Batcher({"table": load("table")}, Limits(batch=1), Metrics())
+    batcher.close()
+    batcher.join(5)
+    batcher.closing = batcher.ended = False
+
+    def choice(client: str, seed: int) -> QueuedChoice:
+        recipe = Recipe(length=4, steps=2)
+        return QueuedChoice("table", [], True, recipe, seed, 4, time.monotonic() + 60, print, client=client)
+
+    batcher.submit([choice("greedy", seed) for seed in range(20)])
+    taken = [batcher._taken()[0] for _ in range(3)]
+    batcher.submit([choice("other", seed) for seed in range(2)])
+    batcher.submit([choice("third", 0)])
+    taken += [batcher._taken()[0] for _ in range(6)]
+    assert [one.client for one in taken] == ["greedy"] * 4 + ["other", "third", "greedy", "other", "greedy"]
+    assert [one.seed for one in taken if one.client == "greedy"] == list(range(6))
+
+
+def test_health_says_that_a_step_hangs(wait):
+    held = Held(load("table"), 0.0)
+    with running({"table": held}, seconds=0.2) as here:
+
+        def health() -> tuple[int, dict]:
+            line = http.client.HTTPConnection("127.0.0.1", here.port)
+            line.request("GET", "/healthz")
+            answer = line.getresponse()
+            return answer.status, json.loads(answer.read())
+
+        assert health()[1]["status"] == "ok"
+        with pytest.raises(openai.APIStatusError, match="not decoded within"):
+            here.client().completions.create(**ASK)
+        wait(lambda: health()[0] == 503)
+        assert health()[1]["status"] == "stuck" and "a step has taken" in health()[1]["message"]
+        held.go.set()
+        wait(lambda: health()[0] == 200)
 
 
 def test_what_takes_too_long_is_408(wait):

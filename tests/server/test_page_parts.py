@@ -77,11 +77,11 @@ def test_modules_are_short_and_load_nothing_from_elsewhere() -> None:
 
 
 def test_examples_can_be_solved() -> None:
-    text = (WEB / "given.js").read_text(encoding="utf-8")
+    text = (WEB / "examples.js").read_text(encoding="utf-8")
     boards, problems = re.findall(r'"([0-9]{81})"', text), re.findall(r'"(\d+(?:,\d+){3,5})"', text)
-    assert len(boards) == len(problems) == 3
+    assert (len(boards), len(problems)) == (3, 2)
     assert [sudoku.check(sudoku.parse(board)) for board in boards] == [None] * 3
-    assert [countdown.check(countdown.parse(problem)) for problem in problems] == [None] * 3
+    assert [countdown.check(countdown.parse(problem)) for problem in problems] == [None] * 2
 
 
 # --- the catalog -----------------------------------------------------------------------------------------------------

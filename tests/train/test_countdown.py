@@ -320,10 +320,10 @@ def test_columns_that_mean_the_same_begin_alike():
 def test_a_network_is_measured_on_its_own_problems():
     network = fresh({**CONFIG, "width": 16, "layers": 1, "heads": 2, "inner": 16}, "cpu", 0)
     assert Problems(held=2).validate(network) == {"solved_3": 0, "solved_4": 0, "solved_5": 0}
-    made = [read(row) for row in problems(12, 3, np.random.default_rng(77), held=True).tolist()]
+    made = [read(row) for row in problems(6, 3, np.random.default_rng(77), held=True).tolist()]
     questions = canvases(COUNTDOWN, [example("", str(one), "") for one in made])
     rows = run(COUNTDOWN, as_denoiser("countdown", CONFIG, load("countdown").network), questions, Recipe("confidence"))
-    assert sum(row.strict for row in rows) >= 9  # the embedded model, which solves nearly all of them
+    assert sum(row.strict for row in rows) >= 5  # the embedded model, which solves nearly all of them
 
 
 @pytest.mark.parametrize("many", [3, 4, 5])

@@ -6,7 +6,7 @@ import json
 import time
 import warnings
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +17,30 @@ from unmask.cli import flags, models, show
 from unmask.cli.compare import share
 from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
-from unmask.decoding.defaults import canonical, over
+from unmask.decoding.defaults import canonical
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.recipe import Recipe
-from unmask.errors import InputError, unknown
-from unmask.evaluate import rows
+from unmask.errors import InputError, UnmaskError, unknown
+from unmask.evaluate import header, rows
 from unmask.evaluate.compare import summary
-from unmask.evaluate.header import asked
-from unmask.evaluate.run import Question, canvases, check, prompts, resume, sift
+from unmask.evaluate.run import Question, asked, check, default, resume
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
-from unmask.tasks import TASKS, Example, Task, shots, with_prompt
+from unmask.tasks import TASKS, Task, with_prompt
+from unmask.tasks.own import is_file, questions_sha256, read_task
 from unmask.tasks.task import located
 from unmask.train import documents, prose
 from unmask.train.words import MASK
 
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of texts"}
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
+LISTED += "\n  my_task.py       questions and a grader of your own: a file that runs with your rights, in no sandbox"
 
 
 def run_eval(args: Namespace) -> None:
     """Put the questions of a task to a model and grade what it answers; for text, report bits a byte."""
-    if args.task not in NAMES:
-        raise unknown("task", args.task, NAMES)
+    if args.task not in NAMES and not is_file(args.task):
+        raise _unknown(args.task)
     for name in ("limit", "batch"):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise InputError(f"{name} is {getattr(args, name)}", "it must be at least 1")
@@ -55,17 +56,17 @@ def run_eval(args: Namespace) -> None:
     if task.puzzle is None and recipe.length is None:
         recipe = recipe.replace(length=task.length)
     questions, skipped = _questions(args, task)
-    name = _model(args, task.bundled)
+    name = _model(args, task)
     recipe = _default(args, name, task, recipe)
-    about = _header(args, name) | {"recipe": recipe.to_dict()}
-    about |= asked(task, recipe, args.shots)
+    about = _header(args, name, task) | {"recipe": recipe.to_dict()}
+    about |= header.asked(task, recipe, args.shots)
     about |= {"chat": _chat(args, task), "n": len(questions), "skipped": skipped}
     with rows.opened(args.rows, about) as kept:
         if kept.missing:
             _run(args, task, questions, recipe, kept)
         graded = kept.graded(args.rows or "memory")
     found = summary(graded) | {"skipped": skipped}
-    print(json.dumps(_about(kept) | found) if args.json else _measured(found))
+    print(json.dumps(_about(kept) | found) if args.json else _measured(found, own=task.defined_in is not None))
 
 
 def _default(args: Namespace, name: str, task: Task, recipe: Recipe) -> Recipe:
@@ -73,15 +74,14 @@ def _default(args: Namespace, name: str, task: Task, recipe: Recipe) -> Recipe:
     given = flags.given(args)
     if args.recipe is not None or set(canonical(given)) - {"length", "seed"}:
         return recipe
-    default = {**canonical(models.default_settings(args, name)), **task.recipe}
-    found = over(given, default, name, canvas=True)  # its length is the task's
+    found = default(task, given, models.default_settings(args, name), name)
     return found if recipe.length is None else found.replace(length=recipe.length)
 
 
 def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows) -> None:
     """Decode and grade what is missing."""
     check(task, args.insist)
-    model = models.as_run(args, models.load_model(args, _model(args, task.bundled)))
+    model = models.as_run(args, models.load_model(args, _model(args, task)))
     words = model.tokenizer
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
         raise InputError(f"{model.name} has no chat template", "add --no-chat to ask in plain text")
@@ -93,8 +93,8 @@ def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe,
 
 
 def _task(args: Namespace) -> Task:
-    """The task, with the prompt that was given."""
-    task = TASKS[args.task]
+    """The task of this name or in this file, with the prompt that was given."""
+    task = TASKS[args.task] if args.task in TASKS else read_task(args.task)
     for name in ("chat", "prompt"):
         if task.puzzle is not None and getattr(args, name) is not None:
             raise InputError(f"--{name} has no effect on {task.name}, whose model is given a canvas", "leave it out")
@@ -108,48 +108,52 @@ def _check_flags(args: Namespace, task: Task) -> None:
     if args.insist and not task.programs:
         raise InputError(f"--insist has no effect on {task.name}, which runs no programs", "leave it out")
     if task.pool == "train" and args.shots is None:
-        raise InputError(f"{task.name} draws its worked examples from another file", "give it with --shots FILE")
+        both = " (and its questions with --data FILE)" if args.data is None and task.source.repo is None else ""
+        raise InputError(f"{task.name} draws its worked examples from another file", f"give it with --shots FILE{both}")
 
 
 def _questions(args: Namespace, task: Task) -> tuple[list[Question], int]:
     """The questions as they are asked, and how many were left out."""
     if task.bundled is not None and args.data is None:
         raise InputError(f"{task.name} needs --data FILE", f"`unmask puzzles {task.name} -o FILE` makes one")
-    if task.puzzle is not None:
-        sifted = sift(task, canvases(task, task.examples(args.data, args.limit)))
-        remark = sifted.remark()
-        if remark is not None:
-            warnings.warn(f"{args.data!r}: {remark}", stacklevel=2)
-        return sifted.fit, len(sifted.skipped)
-    examples = task.examples(args.data)  # all of them, for worked examples may be among them
-    pool: Sequence[Example] | None = None if args.shots is None else task.examples(args.shots)
-    shown = shots(task, examples, pool)
-    return prompts(task, examples[: args.limit], shown[: args.limit], _chat(args, task)), 0
+    sifted = asked(task, args.data, args.shots, args.limit, _chat(args, task))
+    remark = sifted.remark()
+    if remark is not None:
+        warnings.warn(f"{args.data!r}: {remark}", stacklevel=2)
+    return sifted.fit, len(sifted.skipped)
 
 
 def _chat(args: Namespace, task: Task) -> bool:
     return task.chat if args.chat is None else bool(args.chat)
 
 
-def _model(args: Namespace, bundled: str | None) -> str:
+def _model(args: Namespace, task: Task) -> str:
     """The model that was asked for, or the bundled one for the task."""
-    if args.model is not None or bundled is not None:
-        return str(args.model or bundled)
+    if args.model is not None or task.bundled is not None:
+        return str(args.model or task.bundled)
     shipped = RECIPES.get(args.recipe or "")
-    raise InputError(
-        f"{args.task} needs a language model", f"add --model {shipped.model if shipped else 'DIRECTORY_OR_HUB_ID'}"
-    )
+    some = shipped.model if shipped else "NAME: text is bundled, else a directory or a hub id"
+    raise InputError(f"{task.name} needs a language model", f"add --model {some}")
+
+
+def _unknown(name: str) -> UnmaskError:
+    """A task that does not exist; a file of questions is not one."""
+    if Path(name).is_file():
+        return InputError(f"{name!r} is not a task", "give its questions with --data, or a task of yours in a .py file")
+    return unknown("task", name, NAMES)
 
 
 # --- the header ------------------------------------------------------------------------------------------------------
 
 
-def _header(args: Namespace, model: str) -> dict[str, Any]:
+def _header(args: Namespace, model: str, task: Task) -> dict[str, Any]:
     """Where the figures come from."""
-    task = None if args.task == "text" else TASKS[args.task]
-    named = args.data if args.data is not None or task is None else f"{task.source.repo}/{task.source.file}"
-    file = args.data if task is None else located(task, args.data)
-    return models.header(args, args.task, model, named, file, args.limit)
+    if task.held and task.defined_in is not None:  # its questions are in its code
+        file = task.defined_in.file
+        made = models.header(args, task.name, model, file, None, args.limit)
+        return made | {"sha256": questions_sha256(task.held)}
+    named = args.data if args.data is not None else f"{task.source.repo}/{task.source.file}"
+    return models.header(args, task.name, model, named, located(task, args.data), args.limit)
 
 
 def _about(kept: rows.Rows) -> dict[str, Any]:
@@ -164,7 +168,8 @@ def _eval_text(args: Namespace) -> None:
     refuse(args, ("shots", "prompt", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
-    model = models.load_model(args, _model(args, "text"))
+    name = args.model or "text"
+    model = models.load_model(args, name)
     if not (
         isinstance(model, Transformer)
         and isinstance(model.tokenizer, FileTokenizer)
@@ -179,7 +184,7 @@ def _eval_text(args: Namespace) -> None:
     else:
         windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
     sizes = prose.widths(words)[windows].sum(1)
-    about = _header(args, _model(args, "text")) | {"n": len(windows)}
+    about = models.header(args, "text", name, args.data, args.data, args.limit) | {"n": len(windows)}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), kind), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
@@ -209,16 +214,20 @@ def _eval_text(args: Namespace) -> None:
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def _measured(found: Mapping[str, Any]) -> str:
-    """The shares that are right, path entropy, cost, and what could not be graded, a line each."""
+def _measured(found: Mapping[str, Any], own: bool) -> str:
+    """The shares that are right, path entropy, cost, and what could not be graded, a line each.
+
+    A task of the user's `own` has one grader.
+    """
     sure = "" if found["auroc"] is None else f" · AUROC {found['auroc']:.3f}"
     sure += "" if found["auroc_surprise"] is None else f", of surprise {found['auroc_surprise']:.3f}"
     many = f"{found['n']}, {found['skipped']} skipped" if found.get("skipped") else found["n"]
     rate = "" if found["tokens_per_second"] is None else f" · {found['tokens_per_second']:.1f} tokens/s"
     counts = [show.many(found[name], name[:-1]) for name in ("steps", "calls", "evaluations")]
     lines = [
-        f"solved {share(found, 'strict')} of {many} · as published {share(found, 'as_published')} · "
-        f"path entropy {found['path_entropy_bits']:.3f} bits{sure}",
+        f"solved {share(found, 'strict')} of {many} · "
+        + ("" if own else f"as published {share(found, 'as_published')} · ")
+        + f"path entropy {found['path_entropy_bits']:.3f} bits{sure}",
         f"{' · '.join(counts)} · {found['seconds']:.1f} s{rate}",
     ]
     if found.get("groups"):
@@ -236,12 +245,14 @@ def _measured(found: Mapping[str, Any]) -> str:
 
 
 def add_eval(parser: ArgumentParser) -> None:
+    parser.usage = "unmask eval TASK [flags]"
     parser.epilog = f"{LISTED}\n\n{parser.epilog}"
-    parser.add_argument("task", metavar="TASK", help="a name of the list below")
-    about = "its questions, as docs/guide/tasks.md says; - is standard input; math500 and gpqa default to the hub"
+    about = "a name of the list below, or a Python file with a task of your own (`unmask help own-task`): it is run"
+    parser.add_argument("task", metavar="TASK", help=about)
+    about = "its questions, as in `unmask help tasks`; - is standard input; math500 and gpqa default to the hub"
     flag(parser, "--data FILE", about)
     flag(parser, "--shots FILE", "questions to draw worked examples from: gsm8k's training file")
-    flag(parser, "--prompt FILE", "ask with this prompt instead of ours, as docs/guide/prompts.md says")
+    flag(parser, "--prompt FILE", "ask with this prompt instead of ours, as in `unmask help prompts`")
     flag(
         parser,
         "--limit N",

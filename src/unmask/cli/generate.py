@@ -15,7 +15,7 @@ from pathlib import Path
 from unmask.cli import flags, models, show
 from unmask.cli.parser import flag
 from unmask.decoding.background import count
-from unmask.decoding.decode import Result, decode_batch, layout
+from unmask.decoding.decode import OnResults, Result, decode_batch, in_waves, layout
 from unmask.decoding.defaults import canonical
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.prompt import HOLE, MARKER, Text, fitting_length
@@ -61,9 +61,17 @@ def run_generate(args: Namespace) -> None:
     model = models.as_run(args, models.load_model(args, name))
     decode = _decoder(args, asked, model, recipe)
     size = len(asked.texts) if args.trace else _size(args, model, recipe)
-    for part in bulk.run(len(asked.texts), size, decode):
-        for one in part:
-            _show(args, asked, model, one.number, one.result)
+    waiting: dict[int, Result] = {}
+    shown_so_far: list[int] = []
+
+    def shown(part: list[bulk.Done]) -> None:
+        """Show results in the order of their prompts."""
+        waiting.update((one.number, one.result) for one in part)
+        while (number := len(shown_so_far)) in waiting:
+            shown_so_far.append(number)
+            _show(args, asked, model, number, waiting.pop(number))
+
+    bulk.run(len(asked.texts), size, decode, shown, refills=in_waves(recipe))
     if model.device.type == "cuda" and not args.json:
         show.note(show.memory_used(models.used(model)))
 
@@ -115,7 +123,7 @@ def _decoder(
             given |= {"length": recipe.length}
         layout(model, texts, None, recipe, at_most=not whole and canonical(given).get("length") is None)
 
-    def decode(numbers: Sequence[int]) -> list[Result]:
+    def decode(numbers: Sequence[int], size: int | None, on_results: OnResults | None) -> list[Result]:
         some = [texts[number] for number in numbers]
         with watching() as on_event:
             return decode_batch(
@@ -128,6 +136,8 @@ def _decoder(
                 trace=args.trace,
                 on_event=on_event,
                 logprobs=args.logprobs,
+                batch_size=size,
+                on_results=on_results,
                 **given,
             )
 
@@ -163,9 +173,12 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
             model = models.as_run(args, models.load_model(args, name))
             with show.evaluating(n, len(done), show.many(n, "prompt")) as watch:
                 decode, tell = _decoder(args, asked, model, recipe, lambda: nullcontext(watch)), show.paced()
-                for part in bulk.run(n, _size(args, model, recipe), decode, done):
+
+                def store(part: list[bulk.Done]) -> None:
                     kept.add(bulk.row(one, asked.texts[one.number]) for one in part)
                     tell(f"{args.output}: {len(kept.kept)} of {n}")
+
+                bulk.run(n, _size(args, model, recipe), decode, store, done, in_waves(recipe))
         there = f", {len(done)} of them from before" if done else ""
     show.note(f"{args.output}: {show.many(n, 'row')}{there}")
 

@@ -40,7 +40,7 @@ WORDS = {
     "path_entropy": "path entropy (bits)",
     "pearson": "path entropy ~ ln PPL, Pearson",
     "spearman": "path entropy ~ ln PPL, Spearman",
-    "ceiling": "the most that could be",
+    "ceiling": "~ ln PPL, the most possible",
 }
 
 IDLE: dict[str, tuple[str, ...]] = {  # flags that have no effect, by convention

@@ -25,14 +25,17 @@ def run_searches(args: Namespace) -> None:
 
 
 def run_recipes(args: Namespace) -> None:
-    """List the bundled recipes, or describe one."""
-    if args.name is not None and args.name not in RECIPES:
+    """List the bundled recipes, those whose names begin so, or describe one."""
+    whole = args.name in RECIPES
+    chosen = [
+        one for name, one in RECIPES.items() if (name == args.name if whole else name.startswith(args.name or ""))
+    ]
+    if not chosen:
         raise unknown("recipe", args.name, RECIPES, "`unmask recipes` lists them")
-    chosen = list(RECIPES.values()) if args.name is None else [RECIPES[args.name]]
     if args.json:
         found = [{**vars(one), "command": one.command()} for one in chosen]
-        print(json.dumps(found if args.name is None else found[0]))
-    elif args.name is None:
+        print(json.dumps(found[0] if whole else found))
+    elif not whole:
         show.console().print(show.recipes(chosen))
     else:
         show.recipe(chosen[0])
@@ -43,4 +46,10 @@ def add_samplers(parser: ArgumentParser) -> None:
     flag(parser, "--json", "print JSON")
 
 
-add_searches = add_recipes = add_samplers
+def add_recipes(parser: ArgumentParser) -> None:
+    about = "only this one, in detail; else those whose names begin so"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=about)
+    flag(parser, "--json", "print JSON")
+
+
+add_searches = add_samplers

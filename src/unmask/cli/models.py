@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -72,6 +73,16 @@ def load_model(args: Namespace, name: str) -> Denoiser:
             blocks=args.blocks,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
+
+
+def given(args: Namespace, name: str) -> str:
+    """The flags that load this model as it was loaded."""
+    words = ["--model", str(args.model or name)]
+    for option in LOADING:
+        value = getattr(args, option)
+        if value not in (None, False, "cpu"):
+            words += [f"--{option.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return shlex.join(words)
 
 
 def default_settings(args: Namespace, name: str) -> Mapping[str, Any]:

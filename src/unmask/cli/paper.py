@@ -137,7 +137,7 @@ def add_paper(parser: ArgumentParser) -> None:
     flag(parser, "--compile", "compile the network: pays for many cells on a GPU")
     flag(parser, "--data FILE", "the questions; puzzles of the bundled models are made")
     flag(parser, "--shots FILE", "questions to draw worked examples from")
-    flag(parser, "--prompt FILE", "ask with this prompt instead of ours, as docs/guide/prompts.md says")
+    flag(parser, "--prompt FILE", "ask with this prompt instead of ours, as in `unmask help prompts`")
     about = "counts of the model's tokens, which PC-Sampler needs; `unmask frequencies` makes them"
     flag(parser, "--background FILE", about)
     about = f"the judge of texts: a name, directory or hub id; none: only sample [{DEFAULT}]"

@@ -9,7 +9,8 @@ import re
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _ActionsContainer
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from importlib import import_module
+from importlib import import_module, metadata
+from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, NamedTuple, NoReturn
@@ -32,10 +33,10 @@ COMMANDS: dict[str, Command] = {
         "Generate text after a prompt, or fill the masks of a canvas.",
         """\
   unmask generate 'Once upon a time'
-  unmask generate 'One day, a little girl named Lily' --temperature 0.5 --seed 3 --json
+  unmask generate 'One day, a little girl named Lily' --length 48 --temperature 0.5 --seed 3 --json
   unmask generate --canvas 'Once upon a time, there was a[MASK*3] who liked to[MASK*4].'
-  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search best-of-n --particles 8
-  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
+  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search auto --particles 8
+  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search auto --trace path.jsonl
   unmask generate 'once upon' --model random --sampler eb --bound 0.5 --length 32
   unmask generate --prompts lines.txt --model random --length 16 -o answers.jsonl""",
     ),
@@ -45,7 +46,7 @@ COMMANDS: dict[str, Command] = {
         """\
   unmask solve 53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79
   unmask solve 15,44,79,50
-  unmask solve puzzle.txt --sampler uniform --temperature 1 --steps 16 --search best-of-n --particles 8""",
+  unmask solve puzzle.txt --sampler uniform --temperature 1 --steps 16 --search auto --particles 8""",
     ),
     "demo": Command(
         "demo",
@@ -63,7 +64,7 @@ COMMANDS: dict[str, Command] = {
         "report",
         "Write a page that replays a trace: canvases, entropy curves, genealogy, particles. It needs no network.",
         """\
-  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search smc --every 1 --trace path.jsonl
+  unmask generate --model table --sampler uniform --steps 3 --temperature 1 --search auto --trace path.jsonl
   unmask report path.jsonl -o path.html""",
     ),
     "samplers": Command(
@@ -74,7 +75,7 @@ COMMANDS: dict[str, Command] = {
     "searches": Command(
         "lists",
         "List the searches with their settings, or describe one.",
-        "  unmask searches\n  unmask searches smc\n  unmask searches --json",
+        "  unmask searches\n  unmask searches auto\n  unmask searches --json",
     ),
     "models": Command(
         "models",
@@ -84,14 +85,19 @@ COMMANDS: dict[str, Command] = {
     "recipes": Command(
         "lists",
         "List the paper's configurations, which are bundled as recipes, or describe one.",
-        "  unmask recipes\n  unmask recipes llada-gsm8k-pc-smc\n  unmask recipes open-dcoder-p2-smc --json",
+        "  unmask recipes llada-gsm8k\n  unmask recipes llada-gsm8k-pc-smc\n  unmask recipes open-dcoder-p2-smc --json",
+    ),
+    "help": Command(
+        "parser",
+        "Print a page of the guide or the reference, which are installed with the package; without a name, list them.",
+        "  unmask help\n  unmask help decoding\n  unmask help own-task",
     ),
     "eval": Command(
         "evaluate",
         "Run a task: the share of questions that a model solves, and how well path entropy predicts which.",
         """\
   unmask eval sudoku --data puzzle.txt
-  unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --steps 16 --search best-of-n --json
+  unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --steps 16 --search auto --json
   unmask eval sudoku --data puzzle.txt --rows one.jsonl""",
     ),
     "compare": Command(
@@ -136,8 +142,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "calibrate": Command(
         "theory",
-        "Find the strength of E-SMC at which decoded paths are as uncertain as those of given texts.",
+        "Find the strength of E-SMC at which decoded paths are as uncertain as those of given texts, or when to stop.",
         """\
+  unmask calibrate stop prompts.txt --model table --length 4 --temperature 1 --epsilon 0.3 -o table-stop
   unmask calibrate lines.txt --model table --steps 2 --particles 8 --every 1 --points 4 -o table-strength
   unmask calibrate lines.txt --model table --steps 3 --particles 2 --every 1 --of chosen --budget 500 -o chosen""",
     ),
@@ -227,7 +234,7 @@ start with:
   unmask generate 'Once upon a time'
   unmask generate 'Once upon a time' --length 64 --search auto --trace path.jsonl
   unmask report path.jsonl
-`unmask COMMAND --help` lists the flags of a command, with examples."""
+`unmask COMMAND --help` lists the flags of a command, with examples. `unmask help` lists the pages of the guide."""
 
 
 class _Parser(ArgumentParser):
@@ -292,6 +299,44 @@ def _top() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"unmask {__version__}")
     parser.set_defaults(run=lambda args: parser.print_help())
     return parser
+
+
+def run_help(args: Namespace) -> None:
+    """Print a page, or the help of a command that has none; without a name list the pages."""
+    found = pages()
+    if args.name is None:
+        width = get_terminal_size().columns - 2
+        for folder in dict.fromkeys(path.parent.name for path in found.values()):
+            names = ", ".join(name for name, path in found.items() if path.parent.name == folder)
+            print(fill(f"{folder}: {names}", width, subsequent_indent="  ", break_on_hyphens=False))
+        print(
+            "`unmask help PAGE` prints one." if found else "There are no pages here: `unmask --help` has the commands."
+        )
+    elif args.name in found:
+        print(found[args.name].read_text(encoding="utf-8"), end="")
+        if args.name in COMMANDS:
+            print(f"\n`unmask {args.name} --help` lists the flags of the command.")
+    elif args.name in COMMANDS:
+        build(args.name).print_help()
+    else:
+        raise unknown("page", args.name, {**found, **COMMANDS}, "`unmask help` lists them")
+
+
+def pages() -> dict[str, Path]:
+    """The pages of guide and reference by name: those installed with the package, or those of the source tree."""
+    try:
+        installed = [
+            Path(str(one.locate())) for one in metadata.files("unmask") or () if "share/doc/unmask" in str(one)
+        ]
+    except metadata.PackageNotFoundError:
+        installed = []
+    docs = Path(__file__).parents[3] / "docs"
+    found = [path for path in installed if path.exists()] or [*docs.glob("guide/*.md"), *docs.glob("reference/*.md")]
+    return {path.stem: path for path in sorted(found) if path.suffix == ".md" and path.stem != "README"}
+
+
+def add_help(parser: ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="PAGE", help="a page, or a command")
 
 
 def _unexpected(parser: ArgumentParser, args: Namespace, extra: list[str]) -> UnmaskError:

@@ -66,6 +66,7 @@ def run_puzzles(args: Namespace) -> None:
             Path(args.output).write_text(text, encoding="utf-8")
         except OSError as error:
             raise InputError(f"cannot write {args.output!r}", str(error.strerror)) from None
+        print(f"{args.output}: {show.many(len(kept), 'line')}", file=sys.stderr)
 
 
 def _lines(args: Namespace) -> Iterator[str | None]:

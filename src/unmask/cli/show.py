@@ -78,13 +78,14 @@ def alike(found: Result) -> bool:
 
 def particles(found: Result) -> Grid:
     """All particles, with what they were chosen by; the chosen one has a mark."""
-    other = {"likelihood": "log p", "surprise": "surprise"}.get(found.recipe.build_search().choose.name)
+    other = {"likelihood": "log p", "surprise": "surprise", "auto": "surprise", "look": "look"}.get(found.choice)
     names = ["path entropy", *([other] if other else []), "steps"]
     made = grid("", "particle", "text", *names, "began as", right=tuple(names))
     for place, particle in enumerate(found.particles):
         mark = "▶" if place == found.chosen else ""
-        value = particle.log_prob if other == "log p" else particle.surprise
-        numbers = [f"{particle.path_entropy:.3f}", *([f"{value:.4g}"] if other else []), str(particle.steps)]
+        value = {"log p": particle.log_prob, "look": particle.look}.get(other or "", particle.surprise)
+        told = [] if not other else ["–" if value is None else f"{value:.4g}"]
+        numbers = [f"{particle.path_entropy:.3f}", *told, str(particle.steps)]
         made.add_row(mark, str(place), one_line(particle.text, stream=sys.stderr), *numbers, str(particle.origin))
     return made
 
@@ -171,7 +172,27 @@ def detail(about: dict[str, Any]) -> None:
             made.add_row(setting["name"], default, setting["help"])
         console().print(made)
     for name, value in about.get("facts", {}).items():
-        print(f"{name}: {' '.join(f'{key}={one}' for key, one in value.items()) if isinstance(value, dict) else value}")
+        print(f"{FACTS.get(name, name)}: {_fact(value)}")
+
+
+FACTS = {  # of a model: what they mean in words
+    "shifted": "output i predicts token i + 1",
+    "timed": "takes the time as an input",
+    "mask": "id of the mask",
+    "eos": "ids that end a text",
+    "absent": "ids outside its distribution",
+    "limit": "longest row, in tokens",
+}
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(f"{key}={_fact(one) if isinstance(one, list | tuple) else one}" for key, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else "none" if value is None else str(value)
 
 
 def recipes(found: Sequence[NamedRecipe]) -> Grid:

@@ -8,6 +8,7 @@ import shlex
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from unmask._version import __version__
 from unmask.cli import flags, models, show
 from unmask.cli.parser import flag
 from unmask.decoding import background
+from unmask.decoding.prompt import Text, fitting_length
 from unmask.decoding.recipe import Recipe
+from unmask.decoding.result import Particle
 from unmask.decoding.settings import SETTINGS, spelled
-from unmask.errors import InputError
-from unmask.evaluate import rows
+from unmask.errors import InputError, unknown
+from unmask.evaluate import rows, stopping
+from unmask.evaluate import run as bench
+from unmask.evaluate.batch import size
 from unmask.evaluate.rows import to_json
 from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory import report
@@ -26,6 +31,7 @@ from unmask.evaluate.theory.calibrate import MOST, OF, Calibration, calibrate
 from unmask.evaluate.theory.reference import DRAWS, Scored, score
 from unmask.evaluate.theory.texts import pairs, read
 from unmask.models import Denoiser
+from unmask.tasks import TASKS, Task, files
 
 STEPS = 32  # of a path, unless given: enough for the shape, few enough for a CPU
 TEXTS = 64  # of a file, unless given: intervals of a few percent
@@ -169,11 +175,26 @@ def add_theory(parser: ArgumentParser) -> None:
     flags.add(parser, ("sampler", "steps", "seed"), {**FORWARD, "steps": STEPS})
 
 
+CALIBRATES = ("strength", "stop")
+STRENGTH, STOPPING = ("paths", "points", "budget", "of"), ("epsilon", "task", "batch")  # flags of one of them
+EPSILON = 0.05
+
+
 # --- calibrate -------------------------------------------------------------------------------------------------------
 
 
 def run_calibrate(args: Namespace) -> None:
-    """Find the strength at which decoded paths are as uncertain as reference paths."""
+    """Find the strength at which decoded paths are as uncertain as reference paths, or the threshold of a stop."""
+    what = args.data.pop(0) if len(args.data) > 1 else "strength"
+    if what not in CALIBRATES or len(args.data) > 1:
+        raise unknown("quantity", what, CALIBRATES)
+    args.data = args.data[0]
+    for name in STOPPING if what == "strength" else STRENGTH:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} has no effect on calibrate {what}", "leave it out")
+    if what == "stop":
+        _calibrate_stop(args)
+        return
     if args.search not in (None, "smc"):
         raise InputError(f"the search {args.search} has no strength", "calibrate smc: leave --search out")
     recipe = _with_steps(flags.to_recipe(args, GUIDED))
@@ -193,11 +214,11 @@ def run_calibrate(args: Namespace) -> None:
             model,
             texts,
             recipe,
-            draws=args.paths,
-            most=args.most,
-            points=args.points,
+            draws=4 if args.paths is None else args.paths,
+            most=MOST if args.most is None else args.most,
+            points=8 if args.points is None else args.points,
             budget=args.budget,
-            of=args.of,
+            of=args.of or OF[0],
             on_progress=on_progress,
             on_row=lambda row: keep([row]),
         )
@@ -206,7 +227,10 @@ def run_calibrate(args: Namespace) -> None:
     report.draw_calibration(found, folder / "calibrate.svg")
     if found.end is not None:
         raise _outside(found, folder)
-    print(json.dumps(to_json(made))) if args.json else _show_calibration(found, made, folder)
+    if args.json:
+        print(json.dumps(to_json(made)))
+    else:
+        _show_calibration(found, made, folder, models.given(args, model.name))
 
 
 def _calibrated(found: Calibration, length: int | None) -> Row:
@@ -251,7 +275,7 @@ def _outside(found: Calibration, folder: Path) -> InputError:
     return InputError(message, f"{within}{why}; rows and curve are in {str(folder)!r}")
 
 
-def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
+def _show_calibration(found: Calibration, made: Row, folder: Path, loaded: str) -> None:
     right = ("strength", "path entropy, bits", "less the reference")
     table = show.grid(*right, right=right)
     for (strength, here), gap in zip(found.curve(), found.gaps(), strict=True):
@@ -261,25 +285,125 @@ def _show_calibration(found: Calibration, made: Row, folder: Path) -> None:
     high = "beyond the largest tried" if found.high is None or math.isinf(found.high) else f"{found.high:.3g}"
     sure = "" if found.low is None else f" (95 %: {found.low:.3g} to {high})"
     print(f"strength {found.strength:.3g}{sure}, where a gap is known to ±{made['noise']:.3f} bits")
-    print(f"use it: unmask generate {made['flags']}")
+    print(f"use it: unmask generate {loaded} {made['flags']}")
     cost = f"{show.many(made['evaluations'], 'evaluation')} · {made['seconds']:.1f} s"
     print(f"{cost} · rows.jsonl, calibrate.json and calibrate.svg are in {str(folder)!r}")
 
 
+def _calibrate_stop(args: Namespace) -> None:
+    """Find the threshold at which few prompts would get another answer than with all paths."""
+    recipe = flags.to_recipe(args, {"search": "auto", "particles": 8})
+    if args.most is not None:
+        recipe = recipe.replace(until=stopping.NEVER, most=int(args.most))
+    name, folder = args.model or "text", _folder(args.output)
+    task = None if args.task is None else TASKS.get(args.task)
+    if args.task is not None and task is None:
+        raise unknown("task", args.task, TASKS)
+    if args.labels and task is None:
+        raise InputError("--labels needs a task that grades answers", "add --task NAME")
+    model = models.load_model(args, name)
+    asked = _asked(args, task, model)
+    if recipe.length is None and asked.canvases is None:
+        length = fitting_length(model, asked.prompts or []) if task is None else task.length
+        recipe = recipe.replace(length=length)
+    began = time.perf_counter()
+    with show.progress() as bar:
+        line = bar.add_task("all paths", total=asked.count)
+        found = stopping.calibrate(
+            model,
+            asked.prompts,
+            recipe,
+            epsilon=args.epsilon or EPSILON,
+            canvases=asked.canvases,
+            answer=asked.answer,
+            right=asked.right if args.labels else None,
+            batch=args.batch or size("prompt" if asked.canvases is None else "puzzle", model.device, 8),
+            on_progress=lambda done, total: bar.update(line, completed=done, total=total),
+        )
+    about = {"model": model.name, "data": Path(args.data).name, "labels": bool(args.labels), "task": args.task}
+    figures = {name: value for name, value in vars(found).items() if name != "recipe"} | {"bound": found.bound}
+    made = about | figures | {"recipe": found.recipe.to_dict(), "version": __version__}
+    made["seconds"] = time.perf_counter() - began
+    (folder / "stop.json").write_text(json.dumps(to_json(made), indent=1) + "\n", encoding="utf-8")
+    if not found.until:
+        why = f"already the lowest threshold would cost more than {found.epsilon:g} of {found.n} prompts their answer"
+        hint = "allow a larger --epsilon, give more prompts, or compare answers with --task"
+        raise InputError(why, f"{hint}; figures are in {str(folder)!r}")
+    (folder / "stop.toml").write_text(found.recipe.to_toml(), encoding="utf-8")
+    print(json.dumps(to_json(made))) if args.json else _show_stop(found, made, folder, name)
+
+
+def _show_stop(found: stopping.Threshold, made: Row, folder: Path, name: str) -> None:
+    print(f"until {found.until:.4g}: at most {found.epsilon:g} of such prompts get another answer than with all paths")
+    print(f"of these {found.n}: {found.lost}; bound {found.bound:.4f}")
+    spent = (
+        f"{found.evaluations:.1f} evaluations instead of {found.all_evaluations:.1f}, {found.paths:.2f} paths a prompt"
+    )
+    print(f"{spent} · {made['seconds']:.1f} s")
+    print(f"use it: unmask generate --model {shlex.quote(name)} --recipe {shlex.quote(str(folder / 'stop.toml'))} …")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The prompts of a calibration, and how their answers are compared."""
+
+    prompts: list[Text] | None
+    canvases: list[Text] | None
+    answer: stopping.Answer
+    right: stopping.Right
+
+    @property
+    def count(self) -> int:
+        return len(self.prompts if self.canvases is None else self.canvases)  # type: ignore[arg-type]
+
+
+def _asked(args: Namespace, task: Task | None, model: Denoiser) -> _Asked:
+    """A prompt on each line of a file, or the questions of a task."""
+    if task is None:
+        lines = [line for line in files.read(args.data).splitlines() if line.strip()]
+        return _Asked(list(lines[: args.limit]), None, lambda number, one: one.text, lambda number, one: False)
+    examples = task.examples(args.data)[: args.limit]
+    grade = bench.grader(task)
+
+    puzzle = task.puzzle
+
+    def written(one: Particle) -> str:
+        return one.text if puzzle is None else puzzle.answer(one.tokens)
+
+    def right(number: int, one: Particle) -> bool:
+        return bool(grade(written(one), examples[number])[1])
+
+    def answer(number: int, one: Particle) -> str | None:
+        return task.extract(task.read_strictly(written(one)), examples[number])
+
+    if puzzle is not None:
+        bench.suits(task, model)
+        return _Asked(None, [one.ask for one in bench.canvases(task, examples)], answer, right)
+
+    questions = bench.prompts(task, examples, [[] for _ in examples], False)
+    return _Asked([one.ask for one in questions], None, answer, right)
+
+
 def add_calibrate(parser: ArgumentParser) -> None:
-    _add_data(parser)
-    flag(parser, "--paths N", "reference paths of each text [4]", 4)
-    flag(parser, "--most X", f"the largest strength tried [{MOST:g}]", MOST)
-    flag(parser, "--points N", "strengths tried, at most [8]", 8)
+    _add_data(parser, f"what is found, {' or '.join(CALIBRATES)} [strength], then ")
+    flag(parser, "--paths N", "reference paths of each text [4]")
+    about = f"the largest strength tried [{MOST:g}]; stop: paths of a prompt, at most [as many as particles]"
+    flag(parser, "--most X", about)
+    flag(parser, "--points N", "strengths tried, at most [8]")
     flag(parser, "--budget N", "evaluations, at most: no strength is begun beyond it")
     about = f"whose path entropy meets the reference: of the {' or the '.join(OF)} particle [{OF[0]}]"
-    flag(parser, "--of NAME", about, OF[0])
+    flag(parser, "--of NAME", about)
+    flag(parser, "--epsilon X", f"stop: share of prompts that may get another answer [{EPSILON:g}]")
+    about = "stop: DATA has questions of this task, whose answers are compared; otherwise a prompt on each line"
+    flag(parser, "--task NAME", about)
+    flag(parser, "--labels", "stop: only a right answer that becomes a wrong one counts, by the task's grader")
+    flag(parser, "--batch N", "stop: prompts decoded together")
     flag(parser, "--recipe NAME", "settings from a .toml or .json file")
     flag(parser, "--json", "print calibrate.json instead of a table")
     models.add_model(parser, "text")
     flags.add(
         parser,
-        [name for name in SETTINGS if name not in ("length", "strength", "target")],
+        [name for name in SETTINGS if name not in ("length", "strength", "target", "until", "most")],
         {**GUIDED, "steps": STEPS},
     )
 
@@ -287,13 +411,15 @@ def add_calibrate(parser: ArgumentParser) -> None:
 # --- both ------------------------------------------------------------------------------------------------------------
 
 
-def _add_data(parser: ArgumentParser) -> None:
+def _add_data(parser: ArgumentParser, first: str = "") -> None:
     about = (
         "with --length: text, documents with blank lines between them, .xz and .gz too; otherwise a text on each line"
     )
-    parser.add_argument(
-        "data", metavar="DATA", help=f"{about}; for the model sudoku: puzzles with solutions, or boards"
-    )
+    about = f"{first}{about}; for the model sudoku: puzzles with solutions, or boards"
+    if first:
+        parser.add_argument("data", metavar="[stop] DATA", nargs="+", help=about)
+    else:
+        parser.add_argument("data", metavar="DATA", help=about)
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where rows and pictures go")
     parser.add_argument("--length", dest="window", type=int, metavar="N", help="cut DATA into windows of N tokens")
     flag(parser, "--limit N", f"the first N texts only [{TEXTS}]", TEXTS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -96,11 +96,16 @@ def weigh(
 
 def ask(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor) -> Beliefs:  # rows [R]
     """The beliefs of a few rows at the positions `where` [R, L], `tokens` [R, L] standing there; or an error."""
-    hidden, _ = denoiser.look(state, rows)
+    return ask_cached(denoiser, state, rows, where, tokens)[0]
+
+
+def ask_cached(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor) -> tuple[Beliefs, Any]:
+    """`ask`, and the cache of the whole state after it."""
+    hidden, cache = denoiser.look(state, rows)
     found = weigh(hidden, denoiser.head, where, tokens)
     if not bool((found.normaliser.isfinite() | ~where).all()):
         raise ModelError(f"{denoiser.name} gave logits that are no distribution", "check its weights, dtype and input")
-    return found
+    return found, cache
 
 
 def is_unfiltered(how: DrawRule) -> bool:

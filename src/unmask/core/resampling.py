@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unmask.core import dice
 from unmask.core.dice import Purpose
-from unmask.core.sampler import rank
+from unmask.core.sampler import Sampler, rank
 from unmask.core.state import State, Step
 
 SAME = 1e-6  # relative: values that differ by less are equal up to a network's rounding, which a batch can change
@@ -35,15 +35,22 @@ class Potential:
 
     score: Callable[[State, int], Tensor]  # state, size of the vocabulary -> [B] float64
     since: bool = False
+    reads: bool = False  # on the host, so that its steps cannot be recorded
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """Last state × one answer for each row, where `needs_answers` -> the particle of each prompt that is returned."""
+    """Last state × one answer for each row, where `needs_answers` -> the particle of each prompt that is returned.
+
+    One that goes by a single number has a `cost`, and takes the first particle of least cost. `looks` says whether a
+    second look at the finished answers comes before the choice, given the sampler.
+    """
 
     name: str
     pick: Callable[[State, list[Any]], Tensor]  # -> [P] int64
     needs_answers: bool = False
+    cost: Callable[[State], Tensor] | None = None  # -> [B] float64
+    looks: Callable[[Sampler], bool] | None = None  # None: never
 
     def __call__(self, state: State, answers: list[Any]) -> Tensor:  # [P] int64
         return self.pick(state, answers)
@@ -56,7 +63,17 @@ def least(cost: Tensor, particles: int) -> Tensor:  # [B] -> [P]
     return (cost <= lowest + SAME * lowest.abs()).long().argmax(1)
 
 
-BY_ENTROPY = Chooser("entropy", lambda state, answers: least(state.path_entropy, state.particles))
+def by_cost(name: str, cost: Callable[[State], Tensor], looks: Callable[[Sampler], bool] | None = None) -> Chooser:
+    """The chooser of the particle of least cost; the lowest slot on ties."""
+
+    def pick(state: State, answers: list[Any]) -> Tensor:
+        return least(cost(state), state.particles)
+
+    pick.__doc__ = cost.__doc__
+    return Chooser(name, pick, cost=cost, looks=looks)
+
+
+BY_ENTROPY = by_cost("entropy", lambda state: state.path_entropy)
 
 
 @dataclass(frozen=True)
@@ -118,7 +135,18 @@ class Search:
     beams: int | None = None  # without a scheme: copy the `beams` lowest state entropies
     reopen: float = 0.0  # a copy masks this share of its decided positions again, drawn by how unlikely the tokens were
     choose: Chooser = BY_ENTROPY
+    until: float = 0.0  # independent paths come in waves until the chooser's cost of the best is under this; 0: all
+    most: int | None = None  # paths in all those waves, at most; None: `particles`
+    escalate: str | None = None  # further samplers with their settings, for prompts of which no path is under `until`
     resample: Callable[[Search, State, Step, Tensor, Tensor, int], Resampled] = resample
+
+    def looks(self, sampler: Sampler) -> bool:
+        """Whether a second look at the answers comes before the choice."""
+        return self.choose.looks is not None and self.choose.looks(sampler)
+
+    def chosen_by(self, sampler: Sampler) -> str:
+        """What the returned particle is chosen by: auto goes by surprise alone where it does not look."""
+        return "surprise" if self.choose.name == "auto" and not self.looks(sampler) else self.choose.name
 
     @property
     def resamples(self) -> bool:

@@ -70,7 +70,9 @@ class Setup:
             return torch.ones_like(plans)
         if self.search.every is not None:
             return torch.full_like(plans, self.search.every)
-        return (plans // 4).clamp(min=1) if self.sampler.scheduled else torch.full_like(plans, UNPLANNED)
+        if not self.sampler.scheduled:
+            return torch.full_like(plans, UNPLANNED)
+        return (plans + 3) // 4  # after a quarter, the half and three quarters of the steps, as in the paper
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,13 @@ class Tally:
 
     steps: Tensor  # [B] int64: steps that a row took
     calls: Tensor  # [P] int64: times the network ran with a row of this prompt in it
-    evaluations: Tensor  # [B] int64: rows that went through the network for this slot, equal ones too
+    evaluations: Tensor  # [B] int64: rows that this slot asked the network for, equal ones too
+    rows: Tensor  # [B] int64: rows that the network computed for it: of equal ones the first
 
-    def called(self, rows: Tensor, cost: int) -> Tally:  # rows [B] bool
-        """After a call with these rows."""
-        calls = self.calls + rows.view(len(self.calls), -1).any(1)
-        return Tally(self.steps, calls, self.evaluations + cost * rows)
+    def called(self, asked: Tensor, computed: Tensor, cost: int) -> Tally:  # [B] bool, [B] bool
+        """After a call that these rows asked for, and in which those were computed."""
+        calls = self.calls + asked.view(len(self.calls), -1).any(1)
+        return Tally(self.steps, calls, self.evaluations + cost * asked, self.rows + cost * computed)
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def first_carry(setup: Setup, state: State) -> Carry:
     """Before the first step nothing is known and nothing is spent."""
     none = torch.zeros_like(state.slot)
     known = Known(torch.ones_like(none, dtype=torch.bool))
-    tally = Tally(none, none[:: state.particles], none)
+    tally = Tally(none, none[:: state.particles], none, none)
     active = setup.active(state, 0)
     return Carry(state, known, tally, active, setup.intervals(state), 0, _first_block(state, active))
 
@@ -274,9 +277,10 @@ def _look(
     """Run the network on the wanted rows whose canvas it has not seen."""
     denoiser = setup.denoiser
     need = known.stale & known.lacks(want).any(1)
-    tally = tally.called(need, denoiser.cost)
+    computed = _leads(setup, first, need) if setup.skips_rows else torch.ones_like(need)
+    tally = tally.called(need, computed, denoiser.cost)
     if setup.skips_rows:
-        rows = _leads(setup, first, need).nonzero()[:, 0]
+        rows = computed.nonzero()[:, 0]
         if not len(rows):
             return state, known, tally
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import operator
 import time
 import warnings
@@ -11,19 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from unmask.core.denoiser import Denoiser, traits
-from unmask.core.entropy import bits
-from unmask.core.resampling import Resampled, Search
+from unmask.core.resampling import Search
 from unmask.core.sampler import Sampler
 from unmask.core.state import State
 from unmask.core.step import Rules
-from unmask.core.walk import walk
 from unmask.decoding import background
 from unmask.decoding import trace as traces
 from unmask.decoding.defaults import canonical, resolve
-from unmask.decoding.ends import Stops, cut, finish, shown, stop_strings
+from unmask.decoding.ends import Stops, stop_strings
+from unmask.decoding.finish import Reading, finished
 from unmask.decoding.prompt import (
     HOLE,
     MARKER,
@@ -39,12 +39,15 @@ from unmask.decoding.prompt import (
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
+from unmask.decoding.rewards import Reward, as_number, rewarding
 from unmask.decoding.trace import OnEvent
+from unmask.decoding.waves import Attempt, Events, Verify, most_paths, rounds, stages
 from unmask.errors import InputError, SettingError, many
 from unmask.models.cache import block_cached, cached
 from unmask.models.transformer import attention_blocks, block_causal
 from unmask.models.wrap import Guided
 from unmask.samplers import with_background
+from unmask.search import POTENTIALS
 
 Answer = Callable[[str], Hashable | None]
 OnResults = Callable[[int, int, list[Result]], None]  # done, in all, the new ones
@@ -61,6 +64,8 @@ def decode(
     trace: str | Path | None = None,
     on_event: OnEvent | None = None,
     logprobs: int | None = None,
+    reward: Reward | None = None,
+    verify: Verify | None = None,
     watch: OnEvent | None = None,
     **settings: Any,
 ) -> Result:
@@ -71,7 +76,10 @@ def decode(
     canvas. The text ends before an end token, and before the first of the strings in `stop`. `answer` extracts the
     answer of a text, for the vote. `trace` is a file for the events; `on_event` is called with each of them. With
     `logprobs` the result, and the events, hold the log-probability of every token when it was written, and of this many
-    most probable ones. `watch` is the former name of `on_event`.
+    most probable ones. `verify` is a function of a text that says whether it is right: paths come in waves, as with
+    `until`, and the first one that is right is returned. `reward` is a function of a text that gives a number: the
+    potential `reward` asks it in the walk, with [MASK] for what is open, and the choice `reward` at the end. `watch` is
+    the former name of `on_event`.
     """
     on_event = _renamed(on_event, watch)
     if isinstance(prompt, str) and canvas is None and HOLE.search(prompt):
@@ -90,6 +98,8 @@ def decode(
         trace=trace,
         on_event=on_event,
         logprobs=logprobs,
+        reward=reward,
+        verify=verify,
         **settings,
     )[0]
 
@@ -110,6 +120,8 @@ def decode_batch(
     n: int = 1,
     batch_size: int | None = None,
     on_results: OnResults | None = None,
+    reward: Reward | None = None,
+    verify: Verify | None = None,
     watch: OnEvent | None = None,
     **settings: Any,
 ) -> list[Result]:
@@ -117,7 +129,9 @@ def decode_batch(
 
     `answer` may be a list, one function for each. `n` results for each prompt stand side by side, with seeds one after
     another. `batch_size` of them go through the network together, by default all; after each batch `on_results` is
-    called with the number done, the number in all, and the results of the batch.
+    called with the number done, the number in all, and the new results (`Result.number` says of which prompt). With
+    `until`, or with `verify`, a prompt stops at the first path that is sure or right enough, and the next one takes its
+    place.
     """
     on_event = _renamed(on_event, watch)
     stops = stop_strings(stop)
@@ -125,8 +139,10 @@ def decode_batch(
         raise InputError("stop has no effect on a canvas", "its holes say where the text ends")
     recipe, at_most = _chosen(model, recipe, settings, prompts is None)
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
+    _check_reward(recipe, reward, answer)
     _check_numbers(n, batch_size, logprobs)
     rows = layout(model, prompts, canvases, recipe, at_most)
+    answer = _valued(reward) if recipe.build_search().choose.name == "reward" else answer
     asked = [answer] * len(rows) if answer is None or callable(answer) else list(answer)
     if len(asked) != len(rows):
         raise InputError(f"{many(len(asked), 'function')} for {many(len(rows), 'prompt')}", "give one answer each")
@@ -135,15 +151,95 @@ def decode_batch(
     size = batch_size or max(1, len(rows))
     if trace is not None and size < len(rows):
         raise InputError("a trace holds one batch", "leave batch_size or trace out")
+    used = [_fitted(recipe, row) if at_most else recipe for row in rows]
+    if in_waves(recipe, verify):
+        attempts = [Attempt(*one, verify) for one in zip(range(len(rows)), rows, used, keys, strict=True)]
+        return _in_waves(model, attempts, recipe, size, Reading(rows, stops, logprobs), trace, on_event, on_results)
     found: list[Result] = []
     for begin in range(0, max(1, len(rows)), size):  # once where there are none, which is refused
         part = slice(begin, begin + size)
-        used = [_fitted(recipe, row) if at_most else recipe for row in rows[part]]
-        new = _together(model, rows[part], used, keys[part], asked[part], recipe, stops, trace, on_event, logprobs)
+        given = rows[part], used[part], keys[part], asked[part]
+        new = _together(model, *given, recipe, stops, trace, on_event, logprobs, begin, reward)
         found += new
         if on_results is not None:
             on_results(len(found), len(rows), new)
     return found
+
+
+# --- in waves, until a path is sure enough ---------------------------------------------------------------------------
+
+
+def in_waves(recipe: Recipe, verify: Verify | None = None) -> bool:
+    """Whether paths come in waves."""
+    search = recipe.build_search()
+    if verify is not None and (search.choose.cost is None or search.resamples):
+        raise InputError(f"verify does not go with search {recipe.name('search')}", "use auto or best-of-n")
+    return search.until > 0 or verify is not None
+
+
+def _in_waves(
+    model: Denoiser,
+    attempts: Sequence[Attempt],
+    recipe: Recipe,
+    size: int,
+    reading: Reading,
+    trace: str | Path | None,
+    on_event: OnEvent | None,
+    on_results: OnResults | None,
+) -> list[Result]:
+    """The results of all attempts in their order; `size` × particles rows go through the network together."""
+    search, found = recipe.build_search(), dict[int, Result]()
+    most = most_paths(recipe)
+    for stage in stages(recipe):
+        check(model, [one.canvas for one in attempts], stage.replace(calibrated=None))
+    _check_calibrated(model, recipe)
+    with traces.recording(model, trace, on_event) as record:
+        events = None
+        if record:
+            keys = [one.key for one in attempts]
+            record(_started(model, reading.rows, [one.recipe for one in attempts], keys, most))
+            events = Events(len(attempts), most, record)
+
+        def wave(some: list[Attempt]) -> None:
+            run_wave(model, some, recipe, reading, None if events is None else events.of(some))
+
+        for ended in rounds(attempts, size * search.particles, wave):
+            found |= {one.place: one.result() for one in ended}
+            if on_results is not None:
+                on_results(len(found), len(attempts), [found[one.place] for one in ended])
+        results = [found[place] for place in range(len(attempts))]
+        if record:
+            record(traces.end_event(results, search.chosen_by(recipe.build_sampler()), most))
+    return results
+
+
+@torch.no_grad()
+def run_wave(
+    model: Denoiser, some: Sequence[Attempt], recipe: Recipe, reading: Reading, on_event: OnEvent | None = None
+) -> None:
+    """The next wave of attempts that all have the same width: their paths, costs and figures grow."""
+    began, each = time.perf_counter(), some[0].width
+    rows, keys = [one.canvas for one in some], [one.key for one in some]
+    denoiser, sampler, search, rules = _parts(model, stages(recipe)[some[0].stage], whole=recipe)
+    first = torch.tensor([one.first for one in some], device=denoiser.device).repeat_interleave(each)
+    state = start(denoiser, rows, keys, sampler, each)
+    state = state.replace(slot=state.slot + first, origin=state.origin + first)
+    read, looks = replace(reading, rows=rows), [one.looks for one in some for _ in range(each)]
+    found = finished(denoiser, state, sampler, replace(search, particles=each), rules, read, on_event, looks)
+    assert search.choose.cost is not None
+    costs, seconds = search.choose.cost(found.state).tolist(), time.perf_counter() - began
+    for place, one in enumerate(some):
+        mine = slice(place * each, place * each + each)
+        one.particles += found.particles[mine]
+        one.costs += costs[mine]
+        if one.verify is not None:
+            one.right += [bool(one.verify(particle.text)) for particle in found.particles[mine]]
+        one.calls += int(found.tally.calls[place])
+        one.evaluations += int(found.tally.evaluations.view(-1, each)[place].sum())
+        one.rows += int(found.tally.rows.view(-1, each)[place].sum())
+        one.spent[len(one.particles)] = one.evaluations
+        one.seconds += seconds
+        one.share += seconds / len(some)
 
 
 def _together(
@@ -157,48 +253,59 @@ def _together(
     trace: str | Path | None,
     on_event: OnEvent | None,
     logprobs: int | None,
+    first: int,
+    reward: Reward | None,
 ) -> list[Result]:
-    """Rows that go through the network together; each has its recipe in `used`."""
+    """Rows that go through the network together, from number `first` on; each has its recipe in `used`."""
     began = time.perf_counter()
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
-    moments: list[tuple[Tensor, Resampled | None]] = []
-    written = None if logprobs is None else traces.Written(len(rows) * search.particles, denoiser.vocab.mask)
+    if reward is not None and search.potential is POTENTIALS["reward"]:
+        search = replace(search, potential=rewarding(reward, denoiser, rows))
     with traces.recording(model, trace, on_event) as record:
         if record:
-            longest = max(used, key=lambda one: one.length or 0)
-            record(traces.start_event(denoiser, rows, longest, keys, search.particles))
-        for moment in walk(denoiser, state, sampler, search, rules, keeps_hidden=logprobs is not None):
-            event = traces.step_event(moment, denoiser.head, logprobs) if record or written else {}
-            if written:
-                written.apply(event)
-            if record:
-                record(event)
-            moments.append((moment.entropy, moment.resampled))
-            state, tally = moment.state, moment.tally
-        particles = _particles(model, rows, state, tally.steps.tolist(), _along(moments), stops)
-        if written:
-            decided = written.tokens(model.tokenizer, model.vocab)
-            particles = [replace(one, logprobs=some) for one, some in zip(particles, decided, strict=True)]
-        answers = _answers(particles, asked) if search.choose.needs_answers else []
-        chosen = search.choose(state, answers)
-        evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), torch.zeros(len(rows)).double())
+            record(_started(denoiser, rows, used, keys, search.particles))
+        found = finished(denoiser, state, sampler, search, rules, Reading(rows, stops, logprobs), record)
+        answers = _answers(found.particles, asked) if search.choose.needs_answers else []
+        chosen = search.choose(found.state, answers)
         k, seconds = search.particles, time.perf_counter() - began
         results = [
             Result(
-                particles[place * k : place * k + k],
+                found.particles[place * k : place * k + k],
                 winner,
                 used[place],
                 keys[place],
-                int(tally.calls[place]),
-                int(tally.evaluations.view(-1, k)[place].sum()),
-                float(evidence[place]),
+                int(found.tally.calls[place]),
+                int(found.tally.evaluations.view(-1, k)[place].sum()),
+                int(found.tally.rows.view(-1, k)[place].sum()),
+                float(found.log_evidence[place]),
                 seconds,
+                first + place,
             )
             for place, winner in enumerate(chosen.tolist())
         ]
         if record:
-            record(traces.end_event(results, search.choose.name))
+            record(traces.end_event(results, search.chosen_by(sampler)))
     return results
+
+
+def _started(
+    denoiser: Denoiser, rows: Sequence[Canvas], used: Sequence[Recipe], keys: list[int], particles: int
+) -> traces.Event:
+    """The first event of a trace."""
+    longest = max(used, key=lambda one: one.length or 0)
+    return traces.start_event(denoiser, rows, longest, keys, particles)
+
+
+def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[Hashable | None]:
+    each = len(particles) // len(asked)
+    pairs = [(particle.text, asked[place // each]) for place, particle in enumerate(particles)]
+    found = [text if answer is None else answer(text) for text, answer in pairs]
+    for one in found:
+        if not isinstance(one, Hashable):
+            raise InputError(
+                f"answer gave a {type(one).__name__}", "give what can be compared: a text, a number, a tuple"
+            )
+    return found
 
 
 # --- before the walk -------------------------------------------------------------------------------------------------
@@ -218,8 +325,9 @@ def check(model: Denoiser, rows: Sequence[Canvas], recipe: Recipe) -> None:
     check_rows(denoiser, rows, sampler, search.particles)
 
 
-def _parts(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Sampler, Search, Rules]:
-    """The parts of a walk that do not depend on its rows."""
+def _parts(model: Denoiser, recipe: Recipe, whole: Recipe | None = None) -> tuple[Denoiser, Sampler, Search, Rules]:
+    """The parts of a walk that do not depend on its rows. `whole` is the recipe that this one is a stage of."""
+    _check_calibrated(model, whole or recipe)
     denoiser, recipe = _attending(model, recipe)
     if traits(denoiser).attention is None and recipe.caches:
         denoiser = _windowed(denoiser, recipe)
@@ -232,6 +340,46 @@ def _parts(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Sampler, Search, 
         table.check(model)
         sampler = with_background(sampler, table)
     return denoiser, sampler, search, recipe.build_rules(denoiser.vocab, denoiser.head.width)
+
+
+def _valued(reward: Reward | None) -> Answer:
+    """The reward of a text as a finite number."""
+
+    def value(text: str) -> float:
+        assert reward is not None
+        return as_number(reward(text))
+
+    return value
+
+
+def _check_reward(recipe: Recipe, reward: Reward | None, answer: object) -> None:
+    """Refuse a reward that nobody asks for, and a search that lacks one."""
+    search = recipe.build_search()
+    asks = search.choose.name == "reward" or search.potential is POTENTIALS["reward"]
+    if asks and reward is None:
+        raise InputError("the search goes by a reward", "give reward=, a function of the text, in Python")
+    if reward is not None and not asks:
+        raise InputError(f"reward has no effect on search {recipe.name('search')}", "add potential or choose 'reward'")
+
+
+FREE = ("until", "most", "particles", "calibrated", "seed")  # settings that a threshold does not depend on
+
+
+def calibrated_for(model: Denoiser, recipe: Recipe) -> str:
+    """What a threshold of `until` holds for: the model, its precision, and all settings of its paths."""
+    weight = model.head.weight
+    kind = "logits" if weight is None else str(weight.dtype).removeprefix("torch.")
+    about = {name: value for name, value in recipe.to_dict().items() if name not in FREE}
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{model.name} {kind} {recipe.name('sampler')} {digest}"
+
+
+def _check_calibrated(model: Denoiser, recipe: Recipe) -> None:
+    """Refuse a threshold that was found for something else."""
+    if recipe.calibrated is not None and recipe.calibrated != (here := calibrated_for(model, recipe)):
+        what = f"until was calibrated for {recipe.calibrated!r}, this is {here!r}"
+        hint = "run `unmask calibrate stop` for these settings, or leave calibrated out to use it as it is"
+        raise SettingError(what, hint, setting="calibrated")
 
 
 def _chosen(model: Denoiser, recipe: Recipe | None, settings: dict[str, Any], canvas: bool) -> tuple[Recipe, bool]:
@@ -359,49 +507,3 @@ def _keys(recipe: Recipe, seeds: Sequence[int] | None, rows: int) -> list[int]:
     if len(keys) != rows:
         raise InputError(f"{many(len(keys), 'seed')} for {many(rows, 'prompt')}", "give one seed each")
     return keys
-
-
-# --- after the walk --------------------------------------------------------------------------------------------------
-
-
-def _along(moments: Sequence[tuple[Tensor, Resampled | None]]) -> list[list[float | None]]:
-    """State entropies of every final row along its ancestry, in bits; found by walking back."""
-    row = torch.arange(len(moments[0][0]), device=moments[0][0].device)
-    back: list[Tensor] = []
-    for entropy, resampled in reversed(moments):
-        row = row if resampled is None else resampled.ancestors[row]
-        back.append(entropy[row])
-    return [traces.finite(path) for path in bits(torch.stack(back[::-1], 1)).tolist()]
-
-
-def _particles(
-    model: Denoiser,
-    rows: Sequence[Canvas],
-    state: State,
-    steps: list[int],
-    paths: list[list[float | None]],
-    stops: Sequence[str],
-) -> list[Particle]:
-    kept = (state.tokens, bits(state.path_entropy), state.origin, state.log_prob, state.surprise)
-    found = []
-    for row, (tokens, entropy, origin, *score) in enumerate(zip(*(one.tolist() for one in kept), strict=True)):
-        canvas = rows[row // state.particles]
-        tokens = tokens[len(tokens) - len(canvas.tokens) :]
-        text = model.tokenizer.decode([tokens[column] for column in shown(tokens, canvas, state.vocab)])
-        end = cut(text, stops)
-        why = finish(tokens, canvas, state.vocab, end < len(text))
-        log_prob, surprise = score
-        found.append(Particle(tokens, text[:end], entropy, paths[row], steps[row], origin, log_prob, surprise, why))
-    return found
-
-
-def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[Hashable | None]:
-    each = len(particles) // len(asked)
-    pairs = [(particle.text, asked[place // each]) for place, particle in enumerate(particles)]
-    found = [text if answer is None else answer(text) for text, answer in pairs]
-    for one in found:
-        if not isinstance(one, Hashable):
-            raise InputError(
-                f"answer gave a {type(one).__name__}", "give what can be compared: a text, a number, a tuple"
-            )
-    return found

@@ -13,7 +13,7 @@ from typing import Any
 from unmask.core.denoiser import Denoiser, traits
 from unmask.decoding import settings as table
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.settings import ALIASES, SAMPLER, SAMPLER_ALIASES, SEARCH
+from unmask.decoding.settings import ALIASES, SAMPLER, SEARCH, ours
 from unmask.errors import SettingError
 
 Settings = Mapping[str, Any]
@@ -78,7 +78,7 @@ def canonical(given: Settings) -> dict[str, Any]:
         setting = ALIASES.get(alias, alias)
         if setting in found:
             raise SettingError(f"{setting} is given twice", "leave one out", setting=setting)
-        found[setting] = SAMPLER_ALIASES.get(value, value) if setting == "sampler" and type(value) is str else value
+        found[setting] = ours(setting, value)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.decoding.recipe_files import read_settings
 from unmask.decoding.settings import SETTINGS
-from unmask.errors import unknown
+from unmask.errors import SettingError, unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,6 +53,10 @@ def settings_of(name: object) -> dict[str, Any]:
     if isinstance(name, str) and name in RECIPES:
         return RECIPES[name].settings
     if not isinstance(name, str) or not (Path(name).suffix or Path(name).exists()):
+        begun = [one for one in RECIPES if one.startswith(str(name))]
+        if begun:
+            few = ", ".join(begun) if len(begun) < 4 else f"`unmask recipes {name}` lists {len(begun)} that begin so"
+            raise SettingError(f"unknown recipe {name!r}", few, setting="recipe")
         raise unknown("recipe", name, RECIPES, "`unmask recipes` lists them")
     return read_settings(name)
 

@@ -69,10 +69,18 @@ def from_canvas(denoiser: Denoiser, canvas: Text) -> Canvas:
     return Canvas(tokens, 0)
 
 
+def _one_row(text: Any) -> Any:
+    """The ids in what transformers' tokenizers return for one text: `input_ids`, a tensor or an array of one row."""
+    ids = text["input_ids"] if isinstance(text, Mapping) and "input_ids" in text else text
+    rows = ids is not text and len(ids) == 1 and isinstance(ids[0], list)
+    return ids[0] if rows or (getattr(ids, "ndim", 1) == 2 and len(ids) == 1) else ids
+
+
 def encode(denoiser: Denoiser, text: Text) -> list[int]:
     """Token ids of a text, of a dialogue, or as they are given."""
     hint = "give a string, a list of integers, or a list of messages; decode_batch takes several prompts"
     try:
+        text = _one_row(text)
         parts: list[Any] = [] if isinstance(text, str) else list(text)
         if parts and all(isinstance(part, Mapping) for part in parts):
             text = _dialogue(denoiser, parts)

@@ -17,7 +17,7 @@ from unmask.core.state import Vocab
 from unmask.core.step import Rules
 from unmask.decoding import settings as table
 from unmask.decoding.recipe_files import from_json, from_toml, read_settings
-from unmask.decoding.settings import ALIASES, SAMPLER_ALIASES, SETTINGS, Build, Registry, parse
+from unmask.decoding.settings import ALIASES, SETTINGS, Build, Registry, ours, parse
 from unmask.errors import SettingError, unknown
 from unmask.samplers import Sampler
 from unmask.search import Search
@@ -30,7 +30,7 @@ BIND: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
 }
 
 
-REMOVED = ("after", "until", "temper", "islands", "weight")  # settings of 0.1
+REMOVED = ("after", "temper", "islands", "weight")  # settings of 0.1
 
 
 class _ReadOnly(dict[str, Any]):
@@ -119,7 +119,7 @@ class Recipe:
                 name = ALIASES.get(given, given)
                 if name in found:
                     raise SettingError(f"{name} is given twice", "leave one out", setting=name)
-                found[name] = SAMPLER_ALIASES.get(value, value) if name == "sampler" and type(value) is str else value
+                found[name] = ours(name, value)
             found = {**own, **found} if inherited else found
             for one in fields(Recipe):
                 object.__setattr__(self, one.name, found.pop(one.name, one.default))

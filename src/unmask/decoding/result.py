@@ -10,6 +10,7 @@ from unmask.decoding.ends import END, LENGTH, STOP
 from unmask.decoding.recipe import Recipe
 from unmask.errors import many
 
+CHOICES = {"auto": "surprise and a second look", "look": "a second look"}  # in words
 ENDINGS = {END: "ended by an end token", STOP: "ended by a stop string"}
 
 
@@ -43,6 +44,7 @@ class Particle:
     log_prob: float  # nats: of the written tokens, under the model's own distribution
     surprise: float  # nats per position; see `State.surprise`
     finish: str = LENGTH  # what ended its text: "end" (an end token), "stop" (a stop string) or "length"
+    look: float | None = None  # nats per position, at a second look; None where there was none
     logprobs: list[Token] | None = None  # of every position that was open; None unless `logprobs` was given
 
     def __repr__(self) -> str:
@@ -59,9 +61,12 @@ class Result:
     recipe: Recipe
     seed: int
     calls: int  # network calls
-    evaluations: int  # rows through the network
+    evaluations: int  # rows that the paths asked the network for, equal ones too
+    rows: int  # rows that it computed: of equal canvases of a prompt one
     log_evidence: float  # nats; 0 without resampling
     seconds: float  # of the whole batch
+    number: int = 0  # of the prompt, among those that were given together
+    share: float | None = None  # its part of the seconds, where prompts came and went in a batch
 
     @property
     def best(self) -> Particle:
@@ -99,6 +104,11 @@ class Result:
         """How many of the first particles have descendants."""
         return len({particle.origin for particle in self.particles})
 
+    @property
+    def choice(self) -> str:
+        """What the returned particle was chosen by."""
+        return self.recipe.build_search().chosen_by(self.recipe.build_sampler())
+
     def __repr__(self) -> str:
         numbers = f"path_entropy={self.path_entropy:.3f}, seed={self.seed}, finish={self.finish!r}"
         return f"Result({_beginning(self.text)}, {numbers}, {many(len(self.particles), 'particle')})"
@@ -109,11 +119,12 @@ class Result:
             f"path entropy {self.path_entropy:.3f} bits",
             many(self.steps, "step"),
             many(self.calls, "call"),
-            many(self.evaluations, "evaluation"),
+            many(self.evaluations, "evaluation")
+            + (f" ({many(self.rows, 'row')})" if self.rows != self.evaluations else ""),
         ]
         if len(self.particles) > 1:
             parts.append(f"{many(len(self.particles), 'particle')} of {many(self.lineages, 'lineage')}")
-            choice = self.recipe.build_search().choose.name
+            choice = CHOICES.get(self.choice, self.choice)
             parts += [] if choice == "entropy" else [f"chosen by {choice}"]
         if self.recipe.caches:
             parts.append("approximate cache")
@@ -134,12 +145,13 @@ class Result:
             "steps": self.steps,
             "calls": self.calls,
             "evaluations": self.evaluations,
+            "rows": self.rows,
             "log_evidence": self.log_evidence,
             "lineages": self.lineages,
             "seconds": self.seconds,
             "seed": self.seed,
             "recipe": self.recipe.to_dict(),
-            "choose": self.recipe.build_search().choose.name,
+            "choose": self.choice,
             "tokens": self.tokens,
             **({} if self.logprobs is None else {"logprobs": [token.to_dict() for token in self.logprobs]}),
             "particles": [
@@ -149,6 +161,7 @@ class Result:
                     "path_entropy": p.path_entropy,
                     "log_prob": p.log_prob,
                     "surprise": p.surprise,
+                    "look": p.look,
                     "steps": p.steps,
                     "origin": p.origin,
                 }

@@ -272,6 +272,13 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
         Setting("reopen", float, "a copy masks this share of what it has decided again, drawn by how unlikely the "
                 "tokens were", SHARE),
         Setting("choose", str, "what the returned particle is chosen by", choices=_names_of("choose")),
+        Setting("until", float, "stop at a path whose cost, what particles are chosen by, is under this; paths come in "
+                "waves of 1, 1, 2, 4, …; 0: all at once; `unmask calibrate stop` finds a value", AMOUNT),
+        Setting("most", int, "with until: paths in all its waves, at most", COUNT, "as many as particles"),
+        Setting("escalate", str, "with until: samplers for prompts that no path so far answers well enough, cheap ones "
+                "first, each with its settings: `confidence steps=29; uniform`; the look decides between them"),
+        Setting("calibrated", str, "what until was found for: model, precision and settings; refused elsewhere; "
+                "`unmask calibrate stop` writes it"),
         Setting("beams", int, "paths that are kept after each resampling", COUNT),
         Setting("candidates", int, "paths that each beam grows into", COUNT),
     ),
@@ -280,6 +287,13 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
 SETTINGS: dict[str, Setting] = {row.name: replace(row, group=group) for group, rows in _TABLE.items() for row in rows}
 ALIASES = {alias: row.name for row in SETTINGS.values() for alias in row.aliases}
 SAMPLER_ALIASES = {"low_confidence": "confidence", "random": "uniform"}
+SEARCH_ALIASES = {"bon": "best-of-n", "e-bon": "best-of-n", "e-smc": "smc"}
+NAMED = {"sampler": SAMPLER_ALIASES, "search": SEARCH_ALIASES}
+
+
+def ours(setting: str, value: Any) -> Any:
+    """The value of a setting, under our own name for it."""
+    return NAMED[setting].get(value, value) if setting in NAMED and isinstance(value, str) else value
 
 
 # --- who takes what --------------------------------------------------------------------------------------------------
@@ -414,6 +428,7 @@ def reference() -> str:
     lines += ["## Names of other projects", "", *_grid(["name", "is"])]
     lines += [_cells(f"`{alias}`", f"`{name}`") for alias, name in ALIASES.items()]
     lines += [_cells(f"sampler `{alias}`", f"sampler `{name}`") for alias, name in SAMPLER_ALIASES.items()]
+    lines += [_cells(f"search `{alias}`", f"search `{name}`") for alias, name in SEARCH_ALIASES.items()]
     return "\n".join(lines) + "\n"
 
 

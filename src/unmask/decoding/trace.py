@@ -23,9 +23,10 @@ from unmask.core.denoiser import Denoiser, Head, Tokenizer
 from unmask.core.entropy import bits
 from unmask.core.state import Vocab
 from unmask.core.step import Moment
+from unmask.decoding.ends import LENGTH
 from unmask.decoding.prompt import Canvas
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.result import Result, Token
+from unmask.decoding.result import Particle, Result, Token
 from unmask.errors import InputError, many
 
 VERSION = 1
@@ -33,6 +34,7 @@ Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
 Logprob = list[Any]  # [log-probability of the token, [[token, log-probability], …] of the most probable ones]
 ROWS = 256  # positions whose logits are held at a time
+NOTHING = Particle([], "", math.nan, [], 0, 0, math.nan, math.nan, LENGTH)  # a path that never began
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -86,24 +88,36 @@ def step_event(moment: Moment, head: Head | None = None, top: int | None = None)
     event["steps"] = moment.tally.steps.tolist()
     event["calls"] = moment.tally.calls.tolist()
     event["evaluations"] = moment.tally.evaluations.view(-1, k).sum(1).tolist()
+    event["rows"] = moment.tally.rows.view(-1, k).sum(1).tolist()
     return event
 
 
-def end_event(results: Sequence[Result], choose: str) -> Event:
-    """The results of a decode, particle by particle, and the particle that was chosen for each prompt."""
-    particles = [particle for result in results for particle in result.particles]
+def end_event(results: Sequence[Result], choose: str, most: int | None = None) -> Event:
+    """The results of a decode, particle by particle, and the particle that was chosen for each prompt.
+
+    Of `most` particles a prompt may have fewer, where it stopped early: those that never began have null and no text.
+    """
+    particles = [
+        particle
+        for result in results
+        for particle in [*result.particles, *[NOTHING] * ((most or 0) - len(result.particles))]
+    ]
     return {
         "event": "end",
         "choose": choose,
         "chosen": [result.chosen for result in results],
-        "path_entropy": [particle.path_entropy for particle in particles],
+        "path_entropy": [particle.path_entropy for particle in particles]
+        if most is None
+        else finite(particle.path_entropy for particle in particles),
         "log_prob": finite(particle.log_prob for particle in particles),
         "surprise": finite(particle.surprise for particle in particles),
+        "look": [particle.look for particle in particles],
         "texts": [particle.text for particle in particles],
         "finish": [particle.finish for particle in particles],
         "steps": [particle.steps for particle in particles],
         "calls": [result.calls for result in results],
         "evaluations": [result.evaluations for result in results],
+        "rows": [result.rows for result in results],
         "log_evidence": [result.log_evidence for result in results],
         "lineages": [result.lineages for result in results],
         "seconds": results[0].seconds,
@@ -344,8 +358,8 @@ def ancestry(events: Iterable[Event]) -> list[list[int]]:
 # --- the events of a batch, for each of its prompts ------------------------------------------------------------------
 
 # fields of any event with one entry per prompt, and per row
-PER_PROMPT = "seeds canvases given ess strength log_evidence lineages calls evaluations chosen".split()
-PER_ROW = "h steps path_entropy log_prob surprise texts finish".split()
+PER_PROMPT = "seeds canvases given ess strength log_evidence lineages calls evaluations rows chosen".split()
+PER_ROW = "h steps path_entropy log_prob surprise look texts finish".split()
 
 
 class Parts:

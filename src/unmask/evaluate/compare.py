@@ -106,7 +106,7 @@ def against(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any]:
 
 def _alike(path: str, first: rows.Line, other: str, second: rows.Line) -> None:
     """Refuse two runs over different questions."""
-    for name, words in (("task", "task"), ("sha256", "data")):
+    for name, words in (("task", "task"), ("task_sha256", "task file"), ("sha256", "data")):
         if first.get(name) != second.get(name):
             one, two = (str(header.get(name))[:12] for header in (first, second))
             raise InputError(f"{path!r} and {other!r} are of different {words}: {one} and {two}", "compare like runs")

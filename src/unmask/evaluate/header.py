@@ -19,6 +19,7 @@ from unmask.decoding import background
 from unmask.decoding.recipe import Recipe
 from unmask.models import on_device
 from unmask.tasks import Task, files
+from unmask.tasks.task import Wording
 
 
 def header(
@@ -48,10 +49,14 @@ def header(
 
 
 def asked(task: Task, recipe: Recipe, shots: str | Path | None) -> dict[str, str | None]:
-    """The prompt, the worked examples and the background table of a run, by their contents."""
+    """The user's task file, the prompt, the worked examples and the background table of a run, by their contents."""
+    defined = task.defined_in
+    inside = defined is not None and task.wording == Wording(defined.file, defined.sha256)  # its own prompts
     return {
+        "task_file": None if defined is None else defined.file,
+        "task_sha256": None if defined is None else defined.sha256,
         "template": task.wording.name if task.puzzle is None else None,
-        "template_sha256": task.wording.sha256,
+        "template_sha256": None if inside else task.wording.sha256,
         "shots": sha256(shots),
         "background": table_sha256(recipe),
     }

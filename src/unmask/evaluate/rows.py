@@ -22,6 +22,7 @@ KIND = "unmask rows"
 Line = dict[str, Any]
 SAME = {  # header fields that a resumed run must share with its file, and their names in errors
     "task": "the task",
+    "task_sha256": "the SHA-256 of the task's file",
     "model": "the model",
     "weights": "the SHA-256 of the weights",
     "dtype": "dtype",
@@ -38,7 +39,11 @@ SAME = {  # header fields that a resumed run must share with its file, and their
     "logprobs": "logprobs",
     "recipe": "the recipe",
 }
-LATER = ("template_sha256", "background")  # not in headers of version 0.1, whose runs keep their identity
+LATER = (
+    "template_sha256",
+    "background",
+    "task_sha256",
+)  # not in headers of version 0.1, whose runs keep their identity
 ORIGIN = ("version", "torch", "device", "machine", "commit")  # may change on resuming; the change is recorded
 
 
@@ -210,12 +215,15 @@ class Row:
     surprise: float | None = None  # nats a position; None in rows of older versions
     finish: str | None = None  # what ended the text: end, stop or length; None in rows of older versions
     group: str | None = None  # questions of one size, whose figures are also given apart
+    rows: int | None = None  # that the network computed: of equal canvases one; None in rows of older versions
+    paths: int | None = None  # that were decoded; None in rows of older versions
+    look: float | None = None  # nats a position, at a second look; None where there was none
     template: str | None = None  # the prompt that it was asked with: ours, or a file and its hash; None for puzzles
 
 
 LARGEST = 2**63  # whole numbers of a row are below: sums of larger ones are not floats
 KINDS: dict[str, Any] = {"bool": bool, "int": int, "float": (int, float), "str": str}
-KINDS |= {"str | None": (str, type(None)), "float | None": (int, float, type(None))}
+KINDS |= {"str | None": (str, type(None)), "float | None": (int, float, type(None)), "int | None": (int, type(None))}
 
 
 @dataclass

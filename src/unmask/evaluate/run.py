@@ -6,9 +6,12 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from unmask.core.denoiser import Denoiser
-from unmask.decoding.decode import Result, decode_batch
+from unmask.core.denoiser import Denoiser, traits
+from unmask.decoding.decode import OnResults, Result, decode_batch, in_waves
+from unmask.decoding.defaults import Settings, canonical, over
 from unmask.decoding.prompt import Text, from_prompt
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import OnEvent
@@ -16,7 +19,7 @@ from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.batch import parts
 from unmask.evaluate.batch import size as rows_at_once
 from unmask.evaluate.rows import Row, Rows
-from unmask.tasks import Example, Task, puzzle_of, sandbox
+from unmask.tasks import Example, Task, puzzle_of, sandbox, shots
 
 MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
 
@@ -89,6 +92,21 @@ def prompts(task: Task, examples: Sequence[Example], shown: Sequence[Sequence[Ex
     return [Question(place, example, asked.prompt(example, worked)) for place, (example, worked) in pairs]
 
 
+def asked(
+    task: Task,
+    data: str | Path | None = None,
+    pool: str | Path | None = None,
+    limit: int | None = None,
+    chat: bool | None = None,
+) -> Sifted:
+    """The questions of a file, or the task's own, as they are asked; `pool` has those of worked examples."""
+    if task.puzzle is not None:
+        return sift(task, canvases(task, task.examples(data, limit)))
+    examples = task.examples(data)  # all of them, for worked examples may be among them
+    shown = shots(task, examples, None if pool is None else task.examples(pool))
+    return Sifted(prompts(task, examples[:limit], shown[:limit], task.chat if chat is None else chat), {}, {})
+
+
 def suits(task: Task, model: Denoiser) -> None:
     """Refuse a model whose tokens are not those of the puzzle."""
     if model.vocab.mask != puzzle_of(task).mask:
@@ -96,6 +114,35 @@ def suits(task: Task, model: Denoiser) -> None:
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    task: Task,
+    model: Denoiser,
+    recipe: Recipe | None = None,
+    *,
+    data: str | Path | None = None,
+    shots: str | Path | None = None,
+    limit: int | None = None,
+    chat: bool | None = None,
+    batch_size: int | None = None,
+    on_event: OnEvent | None = None,
+    **settings: Any,
+) -> list[Row]:
+    """The questions of a task through a model, as `unmask eval` asks and grades them, without a file of rows.
+
+    Without a recipe the model's default holds, with those of the task and the `settings` over it. `data` is the file of
+    the questions where the task does not hold them, `shots` that of the worked examples.
+    """
+    check(task)
+    questions = asked(task, data, shots, limit, chat).fit
+    used = default(task, settings, traits(model).recipe, model.name) if recipe is None else recipe.replace(**settings)
+    return run(task, model, questions, used, batch=batch_size, on_event=on_event)
+
+
+def default(task: Task, given: Settings, of_model: Settings, name: str) -> Recipe:
+    """The settings that are `given`, over the task's own, over the default ones of the model of this `name`."""
+    return over(given, {**canonical(of_model), **task.recipe}, name, canvas=True)  # its length is the task's
 
 
 def run(
@@ -126,6 +173,22 @@ def run(
     todo = [part for part in parts(questions, size) if any(one.number not in done for one in part)]
     ready = [[_encoded(task, model, recipe, one) for one in part] for part in todo]  # before the long work
     rows: list[Row] = []
+    if in_waves(recipe):  # a batch refills with the next questions, so rows come in any order
+        pending = [
+            pair
+            for part, given in zip(todo, ready, strict=True)
+            for pair in zip(part, given, strict=True)
+            if pair[0].number not in done
+        ]
+
+        def store(count: int, total: int, found: list[Result]) -> None:
+            rows.extend(new := [_row(task, *pending[one.number], one, 1, grade) for one in found])
+            on_rows(new)
+
+        if pending:
+            asked, ids = [one for one, _ in pending], [one for _, one in pending]
+            _decoded(task, model, asked, ids, recipe, on_event, size, store)
+        return rows
     for part, given in zip(todo, ready, strict=True):
         results = _decoded(task, model, part, given, recipe, on_event)
         pairs = zip(part, given, results, strict=True)
@@ -176,13 +239,17 @@ def _decoded(
     given: Sequence[list[int]],
     recipe: Recipe,
     on_event: OnEvent | None,
+    size: int | None = None,
+    on_results: OnResults | None = None,
 ) -> list[Result]:
     seeds = [recipe.seed + one.number for one in part]
+    how: dict[str, Any] = {"recipe": recipe, "seeds": seeds, "on_event": on_event}
+    how |= {"batch_size": size, "on_results": on_results}
     if task.puzzle is not None:
-        return decode_batch(model, canvases=given, recipe=recipe, seeds=seeds, on_event=on_event)
+        return decode_batch(model, canvases=given, **how)
     votes = recipe.build_search().choose.needs_answers
     answers = [_reader(task, one.example) for one in part] if votes else None
-    return decode_batch(model, given, recipe=recipe, seeds=seeds, answer=answers, on_event=on_event)
+    return decode_batch(model, given, answer=answers, **how)
 
 
 def _reader(task: Task, example: Example) -> Callable[[str], str | None]:
@@ -210,9 +277,12 @@ def _row(task: Task, question: Question, given: list[int], found: Result, share:
         calls=found.calls,
         evaluations=found.evaluations,
         tokens=len(found.tokens) - len(given) if puzzle is None else given.count(puzzle.mask),
-        seconds=found.seconds / share,
+        seconds=found.seconds / share if found.share is None else found.share,
         surprise=found.best.surprise,
         finish=found.finish,
+        rows=found.rows,
+        paths=len(found.particles),
+        look=found.best.look,
         group=task.group(example),
         template=None if puzzle is not None else str(task.wording),
     )

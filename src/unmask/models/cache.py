@@ -45,6 +45,17 @@ def block_cached(denoiser: Denoiser, part: int | None = None) -> Denoiser:
     return innermost(denoiser, wrap)
 
 
+def without_approximation(denoiser: Denoiser) -> Denoiser:
+    """The denoiser without what is approximate in its caches; an exact one stays."""
+    if isinstance(denoiser, WindowCache):
+        return denoiser.inner
+    if isinstance(denoiser, BlockCache):
+        return replace(denoiser, part=None)
+    if isinstance(denoiser, Wrapped):
+        return replace(denoiser, inner=without_approximation(denoiser.inner))
+    return denoiser
+
+
 @dataclass(frozen=True, eq=False)
 class Keeps(Wrapped):
     """What the caches share."""

@@ -377,5 +377,9 @@ def parameter_shapes(shape: Shape) -> Mapping[str, torch.Size]:
 def empty(shape: Shape, device: str | torch.device, dtype: torch.dtype) -> Network:
     """A Network of unwritten weights; nothing is drawn from the global generator."""
     with torch.device("meta"):
-        network = Network(shape).to(dtype)
-    return network.to_empty(device=device).requires_grad_(False).eval()
+        network = Network(shape)
+    for module in network.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):  # `to_empty` would import sympy
+            values = torch.empty(parameter.shape, dtype=dtype, device=device)
+            setattr(module, name, nn.Parameter(values, requires_grad=False))
+    return network.eval()

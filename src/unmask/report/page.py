@@ -35,13 +35,16 @@ STYLES = ("base.css", "views.css", "media.css")
 LIVE = (  # only on the live page of `unmask serve`
     "live.html",
     "live.css",
+    "desk.css",
     "outcome.css",
     "icon.svg",
     "wire.js",
+    "examples.js",
     "given.js",
     "form.js",
     "words.js",
     "column.js",
+    "versus.js",
     "live.js",
 )
 IMPORT = re.compile(r'import \{ [\w, ]+ \} from "\./\w+\.js";')
@@ -256,10 +259,10 @@ PACKERS: dict[str, Callable[[Event, Event], Event]] = {"start": _start, "step": 
 # the lists of each kind of event, with the check of an entry
 LISTS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "start": {"seeds": lambda seed: str(_whole(seed)), "given": _whole},  # text: JavaScript rounds above 2^53
-    "step": {"h": _number, "calls": _whole, "evaluations": _whole, "ancestors": _whole},
+    "step": {"h": _number, "calls": _whole, "evaluations": _whole, "rows": _whole, "ancestors": _whole},
     "end": {
-        **dict.fromkeys(("chosen", "steps", "calls", "evaluations", "lineages"), _whole),
-        **dict.fromkeys(("path_entropy", "log_prob", "surprise", "log_evidence"), _total),
+        **dict.fromkeys(("chosen", "steps", "calls", "evaluations", "rows", "lineages"), _whole),
+        **dict.fromkeys(("path_entropy", "log_prob", "surprise", "look", "log_evidence"), _total),
         **dict.fromkeys(("texts", "finish", "answers"), _text),  # answers of puzzles
         "faults": lambda fault: None if fault is None else _text(fault),  # null for a right answer
     },

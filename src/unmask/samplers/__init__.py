@@ -80,8 +80,8 @@ def pc(
 ) -> Sampler:
     """PC-Sampler: confidence against a background table of token counts, earlier positions first."""
     if background is None:
-        own = "give background text for the model text, and so for sudoku and countdown"
-        way_out = f"{own}; for others `unmask frequencies TEXT --model MODEL -o FILE` makes one"
+        own = "the bundled models have one by their own name (background=text, sudoku or countdown)"
+        way_out = f"{own}; `unmask frequencies TEXT --model MODEL -o FILE` makes one for others"
         raise SettingError("pc needs a background table", way_out, setting="background")
     return Reveal(scores.Positional(None, decay, cap), counts.quota, steps, block_length, select_temperature)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from unmask.core.resampling import Chooser, Potential, Resampled, Search
@@ -21,9 +22,27 @@ def vanilla() -> Search:
     return Search()
 
 
-def best_of_n(particles: int = 5, choose: str = "entropy") -> Search:
+def best_of_n(
+    particles: int = 5,
+    choose: str = "entropy",
+    until: float = 0.0,
+    most: int | None = None,
+    calibrated: str | None = None,
+) -> Search:
     """E-BoN: independent paths, the one of lowest path entropy."""
-    return Search(particles, choose=_find("choose", choose, CHOOSERS))
+    chooser = _find("choose", choose, CHOOSERS)
+    if until and chooser.cost is None:
+        *others, last = [name for name, one in CHOOSERS.items() if one.cost is not None]
+        what = f"until does not go with choose {choose}, which has no cost of its own"
+        raise SettingError(what, f"choose by {', '.join(others)} or {last}", setting="until")
+    if calibrated is not None and not until:
+        raise SettingError("calibrated has no effect without until", "give until, too", setting="calibrated")
+    if most is not None and not until:
+        raise SettingError("most has no effect without until", "give until, too", setting="most")
+    if most is not None and most < particles:
+        what = f"most is {most}, below the {particles} particles"
+        raise SettingError(what, "give more, or fewer particles", setting="most")
+    return Search(particles, choose=chooser, until=until, most=most)
 
 
 def smc(
@@ -81,9 +100,18 @@ def beam(beams: int = 2, candidates: int = 4, every: int = 1, reopen: float = 0.
     return Search(beams * candidates, every, beams=beams, reopen=reopen, choose=chooser)
 
 
-def auto(particles: int = 5) -> Search:
+def auto(
+    particles: int = 5,
+    until: float = 0.0,
+    most: int | None = None,
+    escalate: str | None = None,
+    calibrated: str | None = None,
+) -> Search:
     """Independent paths, the one of least surprise: low state entropies all along, and probable tokens."""
-    return Search(particles, choose=CHOOSERS["surprise"])
+    if escalate is not None and not until:
+        raise SettingError("escalate has no effect without until", "give until, too", setting="escalate")
+    found = best_of_n(particles, "auto" if escalate is None else "look", until, most, calibrated)
+    return replace(found, escalate=escalate)
 
 
 def vote(particles: int = 5) -> Search:

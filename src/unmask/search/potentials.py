@@ -9,6 +9,7 @@ from torch import Tensor
 from unmask.core.entropy import bits
 from unmask.core.resampling import Potential
 from unmask.core.state import NOTHING, State
+from unmask.errors import SettingError
 
 
 def gibbs(state: State, width: int) -> Tensor:
@@ -31,9 +32,15 @@ def likelihood(state: State, width: int) -> Tensor:
     return bits(state.log_prob)
 
 
+def reward(state: State, width: int) -> Tensor:
+    """A function of the text so far, given in Python; what is open is [MASK] in it."""
+    raise SettingError("potential reward needs a function", "give reward= to decode", setting="potential")
+
+
 POTENTIALS: dict[str, Potential] = {
     "gibbs": Potential(gibbs),
     "plain": Potential(plain),
     "relative": Potential(relative),
     "likelihood": Potential(likelihood, since=True),
+    "reward": Potential(reward, since=True),
 }

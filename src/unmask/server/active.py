@@ -26,8 +26,8 @@ Indexed = tuple[int, Event | Decoded]  # a message, and the index of its choice
 class ActiveRequest:
     """The choices of a request, from the queue to their last message."""
 
-    def __init__(self, request: ParsedRequest, batcher: Batcher, events: bool = False) -> None:
-        self.request, self.batcher, self.writer = request, batcher, Writer(request)
+    def __init__(self, request: ParsedRequest, batcher: Batcher, events: bool = False, client: str = "") -> None:
+        self.request, self.batcher, self.writer, self.client = request, batcher, Writer(request), client
         self.loop = asyncio.get_running_loop()
         self.messages: asyncio.Queue[tuple[int, Message]] = asyncio.Queue()
         self.deadline = time.monotonic() + batcher.limits.seconds
@@ -59,6 +59,7 @@ class ActiveRequest:
             on_message,
             wants_events,
             request.logprobs,
+            self.client,
         )
         return queued
 

@@ -75,6 +75,7 @@ def path_field(one: ChoiceText, puzzle: ParsedPuzzle | None) -> dict[str, Any]:
     """The path of a choice, and the verdict on its answer to a puzzle: the fields of PathReply. Entropies are bits."""
     decoded, result = one.decoded, one.decoded.result
     whole = {**result.to_dict(), "waited": decoded.waited, "batch": decoded.batch, "surprise": result.best.surprise}
+    whole["look"] = result.best.look
     whole["finish"] = one.finish
     found = {name: number(whole[name]) for name in PathReply.model_fields if name in whole}
     found["state_entropy"] = curve(result.best.state_entropy)
@@ -96,6 +97,7 @@ def request_field(request: ParsedRequest, decoded: Sequence[Decoded]) -> dict[st
         "state_entropy": curve(results[surest].best.state_entropy),
         "steps": max(result.steps for result in results),
         "evaluations": sum(result.evaluations for result in results),
+        "rows": sum(result.rows for result in results),
         "seconds": max(one.waited + one.result.seconds for one in decoded),
     }
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from ipaddress import IPv6Network
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -82,6 +83,15 @@ def state_of(request: Request) -> AppState:
     return state
 
 
+def client_of(request: Request) -> str:
+    """The address that asks; one client may have 2⁶⁴ addresses of IPv6. Behind a proxy everybody is the proxy."""
+    host = "" if request.client is None else request.client.host
+    try:
+        return str(IPv6Network((host.partition("%")[0], 64), strict=False)) if ":" in host else host
+    except ValueError:
+        return host
+
+
 # --- the routes ------------------------------------------------------------------------------------------------------
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -118,12 +128,15 @@ FEW = [Depends(_few_values)]
 
 @OUTER.get("/healthz", responses={200: {"model": replies.Health}, 503: {"model": replies.Health}}, summary="Health")
 async def healthz(request: Request) -> JSONResponse:
-    """200 while the server accepts requests."""
+    """200 while the server accepts requests and decodes them."""
     state = state_of(request)
-    well = not state.batcher.closing and state.batcher.thread.is_alive()
-    status, message = ("ok", "requests are accepted") if well else ("stopping", STOPPING)
+    status, message, still = "ok", "requests are accepted", state.batcher.stuck()
+    if state.batcher.closing or not state.batcher.thread.is_alive():
+        status, message = "stopping", STOPPING
+    elif still:
+        status, message = "stuck", f"a step has taken {still:.0f} seconds: restart the server if it does not end"
     body = {"status": status, "message": message, "version": __version__, "models": list(state.config.models)}
-    return JSONResponse(body, 200 if well else 503)
+    return JSONResponse(body, 200 if status == "ok" else 503)
 
 
 STOPPING = "the server is stopping: it finishes the requests in progress and accepts no new ones"
@@ -217,7 +230,7 @@ async def _active(request: Request, body: Body, events: bool = False) -> ActiveR
     state = state_of(request)
     parsed: ParsedRequest = await run_in_threadpool(parse, body, state.config)
     state.batcher.metrics.tokens.labels(kind="given").inc(parsed.prompt_tokens)
-    return ActiveRequest(parsed, state.batcher, events)
+    return ActiveRequest(parsed, state.batcher, events, client_of(request))
 
 
 async def _submitted(request: Request, active: ActiveRequest, work: Callable[[], Coroutine[Any, Any, Found]]) -> Found:

@@ -1,6 +1,7 @@
 """Choices in a queue -> batches of equal recipes, decoded in a thread -> messages of each choice.
 
-One batch runs at a time. Between two of its steps, a batch that is far smaller may be decoded first.
+One batch runs at a time. Between two of its steps, a batch that is far smaller may be decoded first. The next batch
+begins with the client for whom least work was done.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from unmask.decoding.decode import Result, decode_batch
+from unmask.decoding.decode import Result, decode_batch, in_waves
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import Event, OnEvent, Parts
+from unmask.decoding.waves import most_paths
 from unmask.errors import UnmaskError
 from unmask.models import Denoiser
 from unmask.server.limits import Limits, Refusal
@@ -58,6 +61,7 @@ class QueuedChoice:
     on_message: Callable[[Message], None]  # called in the batcher's thread
     wants_events: bool = False
     logprobs: int | None = None
+    client: str = ""  # the address that asks
     queued_at: float = field(default_factory=time.monotonic)
     closed: bool = False  # answered or cancelled
     seen: int = 0  # events of the current decode
@@ -68,11 +72,11 @@ class QueuedChoice:
         """Choices of one kind are decoded together."""
         return self.model, self.prompted, self.recipe, self.logprobs is None
 
-    @property
+    @cached_property
     def cells(self) -> int:
-        return self.recipe.build_search().particles * self.positions
+        return most_paths(self.recipe) * self.positions
 
-    @property
+    @cached_property
     def work(self) -> int:
         """Cells × steps, about."""
         steps = self.recipe.get("steps") or self.recipe.length or self.positions
@@ -115,6 +119,8 @@ class Batcher:
         self.running: Sequence[QueuedChoice] = ()
         self.change = threading.Condition()
         self.nested = 0
+        self.served: dict[str, float] = {}  # work that was begun for each client that waits or waited lately
+        self.moved_at = time.monotonic()  # when a step last began or ended
         self.closing = False
         self.ended = False
         metrics.waiting.set_function(lambda: len(self.waiting))
@@ -128,11 +134,18 @@ class Batcher:
             if self.closing:
                 raise Refusal(503, "the server is stopping", "retry when it is back")
             self._drop_closed()
-            if len(self.waiting) + len(choices) > self.limits.queue:
-                message = f"{len(self.waiting)} choices are queued, of at most {self.limits.queue}"
-                raise Refusal(429, message, "retry later", code="queue_full")
+            mine = [choice for choice in self.waiting if choices and choice.client == choices[0].client]
+            count, work = len(self.waiting), _work(self.waiting)
+            self.limits.check_room("choices", len(choices), len(mine), count, self.limits.queue)
+            self.limits.check_room("cells × steps", _work(choices), _work(mine), work, self.limits.work)
+            self._known(choices)
             self.waiting += choices
             self.change.notify()
+
+    def stuck(self) -> float:
+        """Seconds since a step began, where they are more than a request may take; else 0."""
+        still = time.monotonic() - self.moved_at
+        return still if self.running and still > self.limits.seconds else 0.0
 
     def cancel(self, choices: Sequence[QueuedChoice], how: str = "cancelled") -> None:
         """Close choices without a message: a batch of only closed choices stops at its next step."""
@@ -171,6 +184,7 @@ class Batcher:
     def _serve(self, batch: Sequence[QueuedChoice]) -> None:
         """Decode a batch, perhaps between two steps of another."""
         outer = self.running
+        self.moved_at = time.monotonic()
         self.running, self.nested = [*outer, *batch], self.nested + 1
         try:
             self._decode(batch)
@@ -179,6 +193,7 @@ class Batcher:
             for choice in batch:
                 self._close(choice, error)
         finally:
+            self.moved_at = time.monotonic()
             self.running, self.nested = outer, self.nested - 1
 
     def _give_way(self, batch: Sequence[QueuedChoice], clock: Clock) -> None:
@@ -186,7 +201,7 @@ class Batcher:
         if not self.waiting or self.nested >= NESTED or not clock.may_give():
             return
         with self.change:
-            smaller = [] if self.ended else self._taken(sum(choice.work for choice in batch) // SMALLER)
+            smaller = [] if self.ended else self._taken(_work(batch) // SMALLER)
         if smaller:
             began = time.monotonic()
             self._serve(smaller)
@@ -212,12 +227,21 @@ class Batcher:
         self._drop_closed()
         batch = self._batch(most)
         self.waiting = [choice for choice in self.waiting if choice not in batch]
+        for choice in batch:
+            self.served[choice.client] = self.served.get(choice.client, 0.0) + choice.work
         return batch
+
+    def _known(self, choices: Sequence[QueuedChoice]) -> None:
+        """A client that comes (back) has no credit from before: it begins beside the one served least."""
+        waiting = {choice.client for choice in self.waiting}
+        least = min((self.served.get(client, 0.0) for client in waiting), default=0.0)
+        new = {choice.client for choice in choices} - waiting
+        self.served = {name: self.served.get(name, 0.0) for name in waiting} | dict.fromkeys(new, least)
 
     def _batch(self, most: float) -> list[QueuedChoice]:
         batch: list[QueuedChoice] = []
         longest = 0
-        for choice in self.waiting:
+        for choice in sorted(self.waiting, key=lambda choice: self.served.get(choice.client, 0.0)):  # else by age
             if (batch and choice.kind != batch[0].kind) or (len(batch) + 1) * choice.work > most:
                 continue
             longest = max(longest, choice.positions)  # shorter rows are padded
@@ -258,9 +282,16 @@ class Batcher:
             self._close(batch[0], error)
             return
         for choice, result in zip(batch, results, strict=True):
-            self.metrics.evaluations.labels(model=choice.model).inc(result.evaluations)
-            self.metrics.wait_seconds.observe(began - choice.queued_at)
-            self._close(choice, Decoded(result, began - choice.queued_at, len(batch)))
+            self._finish(choice, result, began, len(batch))
+
+    def _finish(self, choice: QueuedChoice, result: Result, began: float, together: int) -> None:
+        """Answer a decoded choice and count its cost, once."""
+        if choice.closed:
+            return
+        self.metrics.evaluations.labels(model=choice.model).inc(result.evaluations)
+        self.metrics.rows.labels(model=choice.model).inc(result.rows)
+        self.metrics.wait_seconds.observe(began - choice.queued_at)
+        self._close(choice, Decoded(result, began - choice.queued_at, together))
 
     def _retry(self, batch: Sequence[QueuedChoice]) -> None:
         self.metrics.retried.inc(len(batch))
@@ -273,6 +304,13 @@ class Batcher:
         tops = [choice.logprobs for choice in batch if choice.logprobs is not None]
         for choice in batch:
             choice.seen = 0
+        began = time.monotonic()
+
+        def on_results(done: int, total: int, new: list[Result]) -> None:  # prompts of a stop are done one by one
+            for result in new:
+                if not batch[result.number].wants_events:
+                    self._finish(batch[result.number], result, began, len(batch))
+
         return decode_batch(
             self.models[first.model],
             ids if first.prompted else None,
@@ -281,6 +319,7 @@ class Batcher:
             seeds=[choice.seed for choice in batch],
             on_event=self._on_event(batch),
             logprobs=max(tops) if tops else None,
+            on_results=on_results if in_waves(first.recipe) else None,
         )
 
     def _on_event(self, batch: Sequence[QueuedChoice]) -> OnEvent:
@@ -288,6 +327,7 @@ class Batcher:
         parts, wanted, clock = Parts(), any(choice.wants_events for choice in batch), Clock()
 
         def on_event(event: Event) -> None:
+            self.moved_at = time.monotonic()
             self._close_late(batch)
             if all(choice.closed for choice in batch):
                 raise Stopped
@@ -309,6 +349,10 @@ class Batcher:
     def _log(self, error: BaseException) -> None:
         print("unmask: error: decoding failed", file=sys.stderr)
         traceback.print_exception(type(error), error, error.__traceback__)
+
+
+def _work(choices: Sequence[QueuedChoice]) -> int:
+    return sum(choice.work for choice in choices)
 
 
 def late(limits: Limits) -> Refusal:

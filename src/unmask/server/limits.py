@@ -10,6 +10,7 @@ from unmask.errors import ModelError, SettingError, UnmaskError
 
 VALUES = 1 << 17  # in the lists and objects of a body, or --max-cells where that is more
 FIELDS = 512  # of one object of a body
+SHARE = 3  # parts of the queue for the clients that wait, for each part that stays free
 TWO_LENGTHS = "two_lengths"
 LINE, NAME = 1000, 100  # characters of an error, and of the field that it names
 KINDS = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_error"}
@@ -73,6 +74,7 @@ class Limits:
     cells: int = _limit("--max-cells", 1 << 16, "choices × particles × positions, of a request and of a batch")
     choices: int = _limit("--max-choices", 128, "n × prompts of a request")
     queue: int = _limit("--max-queue", 256, "choices in the queue; more are answered with 429")
+    work: int = _limit("--max-work", 1 << 28, "choices × particles × positions × steps in the queue; else 429 too")
     batch: int = _limit("--max-batch", 64, "choices that are decoded together")
     seconds: float = _limit("--timeout", 120.0, "seconds from a request to its answer; then 408")
     grace: float = _limit("--grace", 10.0, "seconds for requests in progress after Ctrl-C")
@@ -99,6 +101,23 @@ class Limits:
                     message = f"the request has more than {max(self.cells, VALUES):,} values"
                     raise Refusal(413, message, "send fewer", param=name)
                 waiting += [part for part in inner if isinstance(part, dict | list)]
+
+    def check_room(self, unit: str, new: int, mine: int, waiting: int, most: int) -> None:
+        """Refuse what the queue has no room for. Room is left for others, whatever one request or client asks.
+
+        `waiting` is in the queue, `mine` of it from this client. Where something waits, a request takes at most half of
+        what is free; of the last part of the queue, a client has at most SHARE times as much as it leaves free.
+        """
+        free = most - waiting
+        if new > free and (waiting or unit == "choices"):
+            raise Refusal(429, f"{waiting:,} {unit} are queued, of at most {most:,}", "retry later", code="queue_full")
+        if waiting and new > max(1, free // 2):
+            message = f"{new:,} {unit} are more than half of the {free:,} that the queue still takes"
+            raise Refusal(429, message, "retry later, or ask for less at once", code="queue_full")
+        left = free - new
+        if mine and left < most // (SHARE + 1) and mine + new > SHARE * left:
+            message = f"{mine:,} {unit} of this client are queued, and the queue takes {free:,} more"
+            raise Refusal(429, message, "retry when they are done", code="queue_full")
 
     def check_steps(self, recipe: Recipe) -> None:
         """Refuse more steps than the longest canvas has positions: they would delay other requests for nothing."""

@@ -25,7 +25,8 @@ class Metrics:
         self.requests = counter("unmask_requests", "HTTP requests by path and status.", "path", "status")
         self.choices = counter("unmask_choices", "Choices by outcome: done, failed, cancelled, late.", "how")
         self.tokens = counter("unmask_tokens", "Tokens by kind: given in prompts, shown in answers.", "kind")
-        self.evaluations = counter("unmask_evaluations", "Rows that went through a network, by model.", "model")
+        self.evaluations = counter("unmask_evaluations", "Rows that paths asked a network for, by model.", "model")
+        self.rows = counter("unmask_rows", "Rows that a network computed, of equal canvases one, by model.", "model")
         self.retried = counter("unmask_retried", "Choices decoded again one by one, because their batch failed.")
         about = "Seconds from a request to the end of its answer, by path."
         self.request_seconds = histogram("unmask_request_seconds", about, SECONDS, "path")

@@ -31,6 +31,7 @@ class ParticleReply(BaseModel):
     finish: Finish = Field(description="what ended the text; stop sequences cut only the choice")
     path_entropy: float | None = Field(description="bits")
     surprise: float | None = Field(description="nats per position; the search auto chooses by it")
+    look: float | None = Field(None, description="nats per position, at a second look; null where there was none")
     steps: int
     origin: int = Field(description="the particle in which its lineage began")
 
@@ -41,10 +42,12 @@ class PathReply(BaseModel):
     finish: Finish = Field(description="what ended the text: an end token, a stop sequence, or neither in its length")
     path_entropy: float | None = Field(description="bits")
     surprise: float | None = Field(description="nats per position; the search auto chooses by it")
+    look: float | None = Field(None, description="nats per position, at a second look; null where there was none")
     state_entropy: list[float | None] = Field(description="bits, step by step along its own ancestry")
     steps: int
     calls: int
     evaluations: int
+    rows: int = Field(description="rows that the network computed: of equal canvases one")
     seed: int
     chosen: int = Field(description="the particle that was chosen")
     lineages: int
@@ -67,6 +70,7 @@ class WholeReply(BaseModel):
     state_entropy: list[float | None]
     steps: int
     evaluations: int
+    rows: int
     seconds: float
 
 
@@ -223,9 +227,9 @@ class CatalogReply(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether requests are accepted."""
+    """Whether requests are accepted and decoded."""
 
-    status: Literal["ok", "stopping"]
+    status: Literal["ok", "stopping", "stuck"]
     message: str
     version: str
     models: list[str]

@@ -13,7 +13,8 @@ from unmask.decoding.decode import check, layout
 from unmask.decoding.defaults import canonical, over
 from unmask.decoding.prompt import HOLE, Canvas, Text, encode, fitting_length, from_canvas
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, SAMPLER_ALIASES, general, takes
+from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, general, ours, takes
+from unmask.decoding.waves import most_paths
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.models import BUNDLED, Denoiser
 from unmask.samplers import SAMPLERS
@@ -72,7 +73,7 @@ class ParsedRequest:
     @property
     def streams_text(self) -> bool:
         """Whether text is final before the end: with one path that never revises."""
-        return self.recipe.build_search().particles == 1 and not self.recipe.build_sampler().revises
+        return most_paths(self.recipe) == 1 and not self.recipe.build_sampler().revises
 
 
 Body = schemas.Completion | schemas.Chat | schemas.Paths
@@ -130,7 +131,7 @@ def _parsed(body: Body, config: ServeConfig) -> ParsedRequest:
 
 def _rows(recipe: Recipe) -> int:
     """Rows of one choice; guidance doubles them."""
-    return recipe.build_search().particles * (2 if recipe.guidance > 0 else 1)
+    return most_paths(recipe) * (2 if recipe.guidance > 0 else 1)
 
 
 def _check_size(
@@ -286,7 +287,7 @@ def _settings(body: Body, model: Denoiser, config: ServeConfig) -> dict[str, Any
         if setting in given:
             raise Refusal(400, f"{named[setting]} and {name} mean the same", "leave one out", param=name)
         named[setting] = name
-        given[setting] = SAMPLER_ALIASES.get(str(value), value) if setting == "sampler" else value
+        given[setting] = ours(setting, value)
     if given.get("background") not in (None, *BUNDLED, defaults.get("background")):
         hint = f"a request may name {', '.join(BUNDLED)}; a file only the server"
         raise Refusal(400, f"background is {given['background']!r}", hint, param="background")

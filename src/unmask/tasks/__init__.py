@@ -26,4 +26,15 @@ TASKS: dict[str, Task] = {
     )
 }
 
-__all__ = ["TASKS", "Example", "Outcome", "Program", "Puzzle", "Run", "Task", "puzzle_of", "shots", "with_prompt"]
+__all__ = [
+    "TASKS",
+    "Example",
+    "Outcome",
+    "Program",
+    "Puzzle",
+    "Run",
+    "Task",
+    "puzzle_of",
+    "shots",
+    "with_prompt",
+]

@@ -93,6 +93,14 @@ class Wording:
 
 
 @dataclass(frozen=True)
+class DefinedIn:
+    """The user's own Python file that defines a task."""
+
+    file: str  # its name, without folders
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Task:
     """One evaluation. `as_published` gives the verdicts of the public grader, `strict` the truth."""
 
@@ -121,9 +129,15 @@ class Task:
     fields: Mapping[str, Field] = field(default_factory=dict)  # what a template may name of a question
     solved: Mapping[str, Callable[[Example], str]] = field(default_factory=dict)  # and besides of a worked example
     wording: Wording = Wording()  # the prompt that `ask` writes
+    held: tuple[Example, ...] = ()  # questions that are part of the task; else they come from a file
+    defined_in: DefinedIn | None = None  # the user's file that it is from
 
     def examples(self, path: str | Path | None = None, limit: int | None = None) -> list[Example]:
-        """The questions of a file; without one, of the hub's."""
+        """The questions of a file; without one, the task's own or those of the hub."""
+        if self.held:
+            if path is not None:
+                raise InputError(f"{self.name} has its questions in its code", f"leave {str(path)!r} out")
+            return list(self.held[:limit])
         found = list(islice(self.read(located(self, path)), limit))
         if not found:
             raise InputError(f"there is no question in {str(path)!r}", f"{self.name} reads {self.source.about}")
@@ -189,7 +203,8 @@ def located(task: Task, path: str | Path | None) -> Path:
     if path is not None:
         return Path(path)
     if task.source.repo is None or task.source.file is None:
-        raise InputError(f"{task.name} needs a file", f"fetch {task.source.about}")
+        verb = "give" if task.defined_in else "fetch"
+        raise InputError(f"{task.name} needs a file", f"{verb} {task.source.about}")
     from unmask.models.files.hub import download  # only where there is something to download
 
     try:

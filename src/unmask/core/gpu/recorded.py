@@ -33,7 +33,8 @@ KEPT = 4  # kinds of step that stay recorded when a walk is over
 
 def can_record(setup: Setup, state: State) -> bool:
     """True if a step can be captured as a CUDA graph and skipping unchanged rows would save nothing."""
-    return on_a_gpu(setup, state) and traits(setup.denoiser).recordable and steady(setup.sampler, state)
+    reads = setup.search.potential is not None and setup.search.potential.reads
+    return on_a_gpu(setup, state) and not reads and traits(setup.denoiser).recordable and steady(setup.sampler, state)
 
 
 def on_a_gpu(setup: Setup, state: State) -> bool:

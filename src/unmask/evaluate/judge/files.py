@@ -13,7 +13,7 @@ import importlib.util
 import json
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from unmask.errors import InputError, ModelError, guarded
 from unmask.evaluate.judge.judge import Judge
 from unmask.evaluate.judge.stories import PUBLISHED, SOURCE, is_source, source_judge
 from unmask.models import on_device
+from unmask.models.families.blueprint import MOST
 from unmask.models.files.bits import pack, unpack
 from unmask.models.files.checkpoint import DTYPES, dtype_name, new_checkpoint, write_json, write_weights
 from unmask.models.files.hub import MODEL, download, is_hub_id
@@ -64,6 +65,7 @@ def load_judge(
                 raise InputError(f"{option} has no effect on {name!r}", "leave it out")
         return source_judge(name, place, DTYPES[dtype or "float32"])
     path = _path(name, revision, trust_remote_code)
+    _check_layers(path)
     transformers = _library(path)
     source: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     if trust_remote_code:
@@ -109,6 +111,21 @@ def _path(name: str, revision: str | None, trusted: bool) -> Path:
         hint = f"give {DEFAULT}, {SOURCE}, a directory, a .gguf file or a hub id like openai-community/gpt2-large"
         raise ModelError(f"there is no judge {name!r}", hint)
     return download(name, revision, [*MODEL, "generation_config.json", *(["*.py"] if trusted else [])])
+
+
+def _check_layers(path: Path) -> None:
+    """Refuse a config of more layers than any network has: the library would build them one by one."""
+
+    def check(values: object) -> None:
+        if isinstance(values, dict):
+            for name, value in values.items():
+                if "layer" in name and type(value) is int and value > MOST["layers"]:
+                    hint = f"a judge has at most {MOST['layers']:,} layers"
+                    raise ModelError(f"{name} of the judge's config.json is {value:,}", hint)
+                check(value)
+
+    with suppress(OSError, ValueError, RecursionError):  # the library says what is wrong with the file
+        check(json.loads((path / "config.json").read_bytes()))
 
 
 def _default() -> Path:

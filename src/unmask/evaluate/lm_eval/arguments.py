@@ -86,7 +86,7 @@ def options(model_args: Mapping[str, Any]) -> ModelArgs:
             base = {SETTING_NAMES.get(key, key): one for key, one in settings_of(value).items()}
         else:
             names = [*OPTIONS, "recipe", *known(), *SETTING_NAMES, *NAMES]
-            raise unknown("model_arg", given, names, "see docs/guide/lm-eval-details.md")
+            raise unknown("model_arg", given, names, "see `unmask help lm-eval-details`")
     if "pretrained" not in own:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
     settings = {**base, **settings}

@@ -156,12 +156,27 @@ def _headers(directory: Path, names: Iterable[str]) -> Tensors:
         if path is None:
             raise ModelError(f"{label(directory)} lacks {name}", "download the checkpoint again")
         with opened(path) as file:
+            _check_names(path)
             for key in file.keys():  # noqa: SIM118 - not a dict
                 if key in files:
                     raise ModelError(f"{_some([key])} is in {files[key].name} and in {name}", "download it again")
                 part = file.get_slice(key)
                 files[key], shapes[key], types[key] = path, tuple(part.get_shape()), part.get_dtype()
     return Tensors(files, shapes, types)
+
+
+def _check_names(path: Path) -> None:
+    """Refuse a header, which the library has read, with a name twice: readers differ in which one counts."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ModelError(f"{path.name} has {_some([twice])} twice in its header", "download it again")
+        return dict(pairs)
+
+    with path.open("rb") as file:
+        json.loads(file.read(int.from_bytes(file.read(8), "little")), object_pairs_hook=unique)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

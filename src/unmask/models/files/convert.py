@@ -7,6 +7,7 @@ A pickle can name any code. Here torch's weights-only reader does the work, and 
 from __future__ import annotations
 
 import pickle
+import pickletools
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -127,12 +128,26 @@ def _zipped(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
                 raise ModelError(f"{path.name} was compressed", "give the file as torch.save wrote it")
+            _no_room_for_nothing(path.name, archive)
     except FileNotFoundError:
         raise ModelError(f"there is no file {str(path)!r}", "give the .ckpt that Lightning wrote") from None
     except OSError as error:
         raise ModelError(f"cannot read {str(path)!r}", str(error.strerror)) from None
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
         raise ModelError(f"{path.name} is not whole", "download or copy it again") from None
+
+
+def _no_room_for_nothing(name: str, archive: zipfile.ZipFile) -> None:
+    """Refuse a pickle that names bytearray: torch calls it, and a number of 4 bytes makes 2 GiB."""
+    for part in archive.namelist():
+        if Path(part).name != "data.pkl":
+            continue
+        try:
+            found = {given for _, given, _ in pickletools.genops(archive.read(part)) if isinstance(given, str)}
+        except ValueError as error:
+            raise ModelError(f"{name} cannot be read ({first_line(error)})", "download or copy it again") from None
+        if found & {"builtins bytearray", "__builtin__ bytearray"}:
+            raise ModelError(f"{name} makes a bytearray", "save it again without: weights need none")
 
 
 def _reason(error: Exception) -> str:

@@ -131,7 +131,7 @@ def family_of(config: dict[str, Any]) -> Family:
         why = f"and the architectures {reprlib.repr(config.get('architectures'))} are of no known family"
     raise ModelError(
         f"config.json: model_type is {reprlib.repr(kind)}, {why}",
-        "write an adapter (docs/guide/extending.md), or let the checkpoint's own code run with trust_remote_code",
+        "write an adapter (`unmask help own-model`), or let the checkpoint's own code run with trust_remote_code",
     )
 
 

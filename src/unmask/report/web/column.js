@@ -15,23 +15,26 @@ export class Column {
     this.form = new Form(letter, catalog, change);
     this.status = make("p", { class: "status", role: "status" });
     this.answer = make("div", { class: "outcome", hidden: "" });
-    this.root = make("div", { hidden: "" });
-    this.view = mount(this.root, { title: false });
     this.copied = make("span", { class: "soft", role: "status" });
-    this.texts = { shell: make("pre", { tabindex: 0 }), python: make("pre", { tabindex: 0 }) };
-    this.same = make("details", { hidden: "" }, make("summary", {}, "The same from a shell and from Python"));
-    this.same.append(this.texts.shell, this.texts.python);
+    this.texts = {};
+    for (const kind of ["shell", "python", "link"]) this.texts[kind] = make("pre", { tabindex: 0 });
+    this.same = make("details", {}, make("summary", {}, "The same from a shell, from Python and as a link"));
+    this.same.append(...Object.values(this.texts));
     this.actions = make(
       "div",
-      { class: "actions", hidden: "" },
+      { class: "actions" },
+      button("Copy the link", () => this._copy("link")),
       button("Copy the command", () => this._copy("shell")),
       button("Copy as Python", () => this._copy("python")),
       button("Download the trace", () => this._download()),
       this.copied,
     );
+    this.root = make("div", { hidden: "" });
+    const below = make("div", { class: "along" }, this.actions, this.same); // below the picture, which comes first
+    this.view = mount(this.root, { title: false, below });
     const heading = make("h2", { class: "letter" }, `Recipe ${letter}`);
     this.result = make("section", { class: "result", hidden: "", "aria-label": `Result of recipe ${letter}` });
-    this.result.append(heading, this.status, this.answer, this.actions, this.same, this.root);
+    this.result.append(heading, make("div", { class: "summary" }, this.status, this.answer), this.root);
     this.result.addEventListener("keydown", (event) => this.key(event));
   }
 
@@ -39,13 +42,13 @@ export class Column {
     return Boolean(this.abort);
   }
 
-  // Decode and show the walk; returns the end event, or null if it was stopped. Faults are thrown.
-  async run(request, given, model) {
+  // Decode and show the walk; returns its outcome, or null if it was stopped. Faults are thrown.
+  async run(request, given, model, address) {
     this.stop();
     this.abort = new AbortController();
     const mine = this.abort;
-    Object.assign(this, { lines: [], outcome: null, model, given });
-    for (const part of [this.answer, this.actions, this.same, this.root]) part.hidden = true;
+    Object.assign(this, { lines: [], outcome: null, model, given, address });
+    for (const part of [this.answer, this.root]) part.hidden = true;
     this.result.hidden = false;
     this._say("waiting for the server …");
     try {
@@ -74,15 +77,17 @@ export class Column {
     this.lines.push(line);
     if (event.event === "start") {
       this.said = 0; // the first step is announced at once
-      for (const part of [this.actions, this.same, this.root]) part.hidden = false;
+      this.root.hidden = false;
       this.texts.shell.textContent = shell(this.given, this.model, event.recipe);
       this.texts.python.textContent = python(this.given, this.model, event.recipe);
+      this.texts.link.textContent = this._link(event.recipe);
     }
     this.view.add(event);
     if (event.event === "end") return this._ended(event);
     if (event.event === "start" || performance.now() - this.said < LEAST) return undefined;
     this.said = performance.now();
-    return this._say(`decoding: step ${this.view.trace.steps}`);
+    const { steps, counts } = this.view.trace;
+    return this._say(`decoding: step ${steps}, ${counts.at(-1)[1][0].toLocaleString("en")} evaluations`);
   }
 
   _ended(event) {
@@ -90,20 +95,29 @@ export class Column {
     const fault = event.faults ? event.faults[chosen] : undefined;
     this.outcome = {
       text: event.answers?.[chosen] ?? event.texts[chosen],
-      entropy: event.path_entropy[chosen],
+      figures: {
+        entropy: event.path_entropy[chosen],
+        surprise: event.surprise?.[chosen],
+        likelihood: event.log_prob[chosen],
+        look: event.look?.[chosen] ?? undefined,
+        auto: event.surprise?.[chosen],
+      },
+      choice: this.view.trace.particles > 1 ? event.choose : null, // null: there was nothing to choose from
       evaluations: event.evaluations[0],
       seconds: event.seconds,
       verdict: verdict(fault, event.strange),
       right: fault === undefined ? null : fault === null,
     };
     this._say("");
-    const { entropy, evaluations, seconds } = this.outcome;
+    const { evaluations, seconds } = this.outcome;
+    const { entropy, likelihood, surprise, look } = this.outcome.figures;
     const by = this.view.trace.chosenBy();
     const figures = {
-      "path entropy": `${short(entropy)} bits`,
-      "log-probability": `${short(event.log_prob[chosen])} nats`,
       ...(by && { "chosen by": by }),
-      ...(by === "surprise" && { surprise: `${short(event.surprise[chosen])} nats a position` }),
+      ...(by.includes("surprise") && { surprise: `${short(surprise)} nats a position` }),
+      ...(look !== undefined && { "second look": `${short(look)} nats a position` }),
+      "path entropy": `${short(entropy)} bits`,
+      "log-probability": `${short(likelihood)} nats`,
       ...(event.finish && this.given.kind === "text" && { "ended by": ENDED[event.finish[chosen]] }),
       evaluations: evaluations.toLocaleString("en"),
       steps: String(event.steps[chosen]),
@@ -120,9 +134,9 @@ export class Column {
   _words() {
     const { text, verdict: said, right } = this.outcome;
     const judged = said ? [make("p", { class: right ? "verdict right" : "verdict wrong" }, said)] : [];
-    const before = this.given.prompt ? [make("span", { class: "soft" }, this.given.prompt)] : [];
     const long = this.given.kind === "sudoku" ? "code" : "p";
-    return [...judged, make(long, { class: "answer" }, ...before, text)];
+    const scrolls = { tabindex: 0, role: "group", "aria-label": "answer" };
+    return [...judged, make(long, { class: "answer", ...(long === "p" && scrolls) }, text)];
   }
 
   _say(text) {
@@ -131,6 +145,16 @@ export class Column {
   }
 
   // --- copying and saving ---
+
+  // The page's address when it was decoded, and the server's defaults, from the recipe of the first event.
+  _link(recipe) {
+    const found = new URLSearchParams(this.address);
+    for (const [name, value] of Object.entries(recipe)) {
+      const key = `${this.letter.toLowerCase()}.${name}`;
+      if (this.form.fields.has(name) && !found.has(key)) found.set(key, String(value));
+    }
+    return `${location.origin}${location.pathname}#${found}`;
+  }
 
   async _copy(kind) {
     try {

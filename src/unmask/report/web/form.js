@@ -3,8 +3,10 @@
 import { make } from "./draw.js";
 import { Fault } from "./wire.js";
 
-const PLAIN = ["temperature", "top_k", "top_p"]; // general settings that are always shown
+const COUNTS = ["particles", "beams", "candidates"]; // beside the search; all other settings are folded
+const PLAIN = ["temperature", "top_k", "top_p"]; // general settings at the top of the fold
 const APART = ["length", "seed"]; // shared by both recipes
+const UNSET = { auto: "default", off: "off" }; // what an empty field without a value means; the help says more
 
 export class Form {
   constructor(letter, catalog, change) {
@@ -13,24 +15,41 @@ export class Form {
     this.change = change;
     this.usual = catalog.usual; // settings that hold where a field is empty
     this.known = {}; // all values that were set, also those that the current sampler or search does not take
+    this.fields = new Map();
+    this.general = new Set(catalog.general.map((one) => one.name));
     this.sampler = this._chooser("sampler", catalog.samplers);
     this.search = this._chooser("search", catalog.searches);
-    this.parts = { sampler: make("div", { class: "fields" }), search: make("div", { class: "fields" }) };
-    this.fields = new Map();
-    const general = catalog.general.filter((one) => !APART.includes(one.name));
-    const plain = general.filter((one) => PLAIN.includes(one.name)).map((one) => this._field(one));
-    const rare = general.filter((one) => !PLAIN.includes(one.name)).map((one) => this._field(one));
-    this.general = new Set(catalog.general.map((one) => one.name));
-    this.more = make("details", {}, make("summary", {}, "more settings"), make("div", { class: "fields" }, ...rare));
-    this.element = make(
-      "fieldset",
-      { class: "recipe" },
-      make("legend", {}, `Recipe ${letter}`),
-      this._group("sampler", this.sampler),
-      this._group("search", this.search),
-      make("div", { class: "group" }, make("div", { class: "fields" }, ...plain), this.more),
-    );
+    this.parts = {};
+    for (const part of ["counts", "search", "sampler"]) this.parts[part] = make("div", { class: "fields" });
+    this.notes = {};
+    for (const kind of ["search", "sampler"]) {
+      this.notes[kind] = make("p", { class: "note", id: `${letter}-${kind}-about` });
+      this[kind].setAttribute("aria-describedby", this.notes[kind].id);
+    }
+    this.legend = make("legend", {}, "Recipe");
+    this.chosen = make("span", { class: "chosen" });
+    this.fold = make("details", { class: "fold" }, make("summary", {}, "Settings ", this.chosen), ...this._folded());
+    this.element = make("fieldset", { class: "recipe" }, this.legend);
+    const search = make("div", { class: "pick" }, make("label", { for: this.search.id }, "search"), this.search);
+    this.element.append(make("div", { class: "first" }, search, this.parts.counts), this.notes.search, this.fold);
     this._show();
+  }
+
+  // The settings of experts, in groups.
+  _folded() {
+    const general = this.catalog.general.filter((one) => !APART.includes(one.name));
+    const fields = (these) => make("div", { class: "fields" }, ...these.map((one) => this._field(one)));
+    const plain = fields(general.filter((one) => PLAIN.includes(one.name)));
+    this.rare = make("span", { class: "chosen" });
+    this.more = make("details", { class: "more" }, make("summary", {}, "more settings ", this.rare));
+    this.more.append(fields(general.filter((one) => !PLAIN.includes(one.name))));
+    const sampler = make("div", { class: "pick" }, make("label", { for: this.sampler.id }, "sampler"), this.sampler);
+    return [
+      make("div", { class: "group" }, sampler, this.notes.sampler, this.parts.sampler),
+      make("div", { class: "group" }, plain),
+      make("div", { class: "group" }, this.parts.search),
+      make("div", { class: "group" }, this.more),
+    ];
   }
 
   // --- values ---
@@ -64,7 +83,6 @@ export class Form {
     this.known = Object.fromEntries(Object.entries(rest).map(([name, value]) => [name, String(value)]));
     for (const { control } of this.fields.values()) control.value = "";
     this._show();
-    this.more.open ||= [...this.more.querySelectorAll("input, select")].some((control) => control.value);
     const taken = (name) => this.fields.get(name)?.control.value === this.known[name];
     return [...strange, ...Object.keys(rest).filter((name) => !taken(name))];
   }
@@ -76,7 +94,7 @@ export class Form {
       if (!this.general.has(name)) continue;
       const empty = this._empty(about);
       if (control.tagName === "SELECT") control.options[0].textContent = empty || "–";
-      else control.placeholder = empty || about.unset;
+      else control.placeholder = empty || UNSET[about.unset];
     }
     this._show();
   }
@@ -89,11 +107,11 @@ export class Form {
       return parts.filter(Boolean).map((part) => (/^-?\d{1,15}$/.test(part) ? Number(part) : part));
     }
     const [number, name] = [Number(text), about.name.replaceAll("_", " ")];
-    if (!Number.isFinite(number)) throw new Fault(`${name} of recipe ${this.letter} is ${text}: give a number`);
-    if (about.kind === "int" && !Number.isSafeInteger(number)) {
-      throw new Fault(`${name} of recipe ${this.letter} is ${text}: give a whole number`);
-    }
-    return number;
+    const whole = about.kind === "int";
+    if (Number.isFinite(number) && (!whole || Number.isSafeInteger(number))) return number;
+    const wanted = whole && Number.isFinite(number) ? "a whole number" : "a number";
+    const fault = new Fault(`${name} of recipe ${this.letter} is ${text}: give ${wanted}`);
+    throw Object.assign(fault, { setting: about.name, letter: this.letter });
   }
 
   // --- controls ---
@@ -105,13 +123,6 @@ export class Form {
     return control;
   }
 
-  _group(name, control) {
-    const label = make("label", { class: "main", for: control.id }, name);
-    const about = make("p", { class: "note", id: `${control.id}-about` });
-    control.setAttribute("aria-describedby", about.id);
-    return make("div", { class: "group" }, make("div", { class: "pick" }, label, control), about, this.parts[name]);
-  }
-
   // What an empty field means: a setting of a sampler or search holds only with this one.
   _empty(about, kind = null) {
     const mine = kind === null || this.usual[kind] === undefined || this.usual[kind] === this[kind].value;
@@ -119,36 +130,73 @@ export class Form {
     return standing === null || standing === "" || standing?.length === 0 ? "" : String(standing);
   }
 
+  // A setting: its name, a button that shows its help, and its control.
   _field(about, kind = null) {
-    const id = `${this.letter}-${about.name}`;
+    const [id, name] = [`${this.letter}-${about.name}`, about.name.replaceAll("_", " ")];
     const empty = this._empty(about, kind);
-    const shared = { id, name: about.name, title: about.help, onchange: () => this._kept(about.name) };
+    const shared = { id, name: about.name, "aria-describedby": `${id}-help`, onchange: () => this._kept(about.name) };
     const choices = about.kind === "bool" ? ["true", "false"] : about.choices;
     const control = choices
       ? make("select", shared, make("option", { value: "" }, empty || "–"), ...choices.map(option))
       : make("input", { ...shared, type: "text", inputmode: about.kind === "list" ? "text" : "decimal" });
-    if (!choices) control.placeholder = empty || about.unset;
+    if (!choices) control.placeholder = empty || UNSET[about.unset];
     control.value = this.known[about.name] ?? "";
     this.fields.set(about.name, { about, control });
-    return make("label", { for: id }, make("span", {}, about.name.replaceAll("_", " ")), control);
+    const help = make("p", { class: "note", id: `${id}-help`, hidden: "" }, about.help);
+    const ask = make("button", { type: "button", class: "help", "aria-label": `help on ${name}` }, "?");
+    ask.setAttribute("aria-expanded", "false");
+    ask.setAttribute("aria-controls", help.id);
+    const field = make("div", { class: "field" }, make("label", { for: id }, name), ask, control, help);
+    ask.addEventListener("click", () => {
+      help.hidden = !help.hidden;
+      field.classList.toggle("open", !help.hidden);
+      ask.setAttribute("aria-expanded", String(!help.hidden));
+    });
+    return field;
   }
 
   _kept(name) {
-    this.known[name] = this.fields.get(name).control.value;
+    const { control } = this.fields.get(name);
+    control.removeAttribute("aria-invalid");
+    this.known[name] = control.value;
+    this._tell();
     this.change();
+  }
+
+  // The field of a setting that was refused: shown, and with the focus.
+  point(name) {
+    const field = this.fields.get(name);
+    if (!field) return;
+    for (const fold of [this.more, this.fold]) if (fold.contains(field.control)) fold.open = true;
+    field.control.setAttribute("aria-invalid", "true");
+    field.control.focus();
   }
 
   // The settings of the current sampler and search, with their earlier values.
   _show(changed = false) {
-    const { catalog, known } = this;
+    const { catalog, known, parts } = this;
     for (const name of this.fields.keys()) if (!this.general.has(name)) this.fields.delete(name);
     for (const [kind, entries] of [["sampler", catalog.samplers], ["search", catalog.searches]]) {
       const entry = entries.find((one) => one.name === this[kind].value);
-      this.parts[kind].replaceChildren(...entry.settings.map((one) => this._field(one, kind)));
-      this.parts[kind].previousSibling.textContent = entry.summary;
+      const own = (part) => entry.settings.filter((one) => COUNTS.includes(one.name) === (part === "counts"));
+      if (kind === "search") parts.counts.replaceChildren(...own("counts").map((one) => this._field(one, kind)));
+      parts[kind].replaceChildren(...own(kind).map((one) => this._field(one, kind)));
+      parts[kind].parentElement.hidden = kind === "search" && !own(kind).length;
+      this.notes[kind].textContent = entry.summary;
     }
     for (const [name, { control }] of this.fields) if (known[name] !== undefined) control.value = known[name];
+    this._tell();
     if (changed) this.change();
+  }
+
+  // What is set inside the folds, beside their names.
+  _tell() {
+    const rest = this.texts();
+    const inside = (name) => this.more.contains(this.fields.get(name).control);
+    const words = (names) => names.map((name) => `${name.replaceAll("_", " ")} ${rest[name]}`);
+    const set = Object.keys(rest).filter((name) => this.fields.has(name) && !COUNTS.includes(name));
+    this.chosen.textContent = [rest.sampler, ...words(set)].join(", ");
+    this.rare.textContent = words(set.filter(inside)).join(", ");
   }
 }
 

@@ -1,38 +1,20 @@
-// The input: a text, a Sudoku on an editable board, or a countdown problem; and examples of each.
+// The input: a text, a Sudoku on an editable board, or a countdown problem.
 
 import { make } from "./draw.js";
+import { kindOf } from "./examples.js";
 import { clashes } from "./replay.js";
 
 const KINDS = {
   text: {
     label: "Prompt",
     note: "The model continues it. With [MASK] or [MASK*8] in it, the holes are filled instead.",
-    examples: {
-      "a story": "Once upon a time",
-      Lily: "One day, a little girl named Lily",
-      "a word problem": "Tom has 5 apples. Mia has 3 more apples than Tom. How many apples does Mia have?",
-      "fill holes": "Once upon a time, there was a[MASK*4] who liked to[MASK*6].",
-    },
   },
-  sudoku: {
-    label: "Sudoku as text",
-    note: "81 characters, a dot or 0 for a blank.",
-    examples: {
-      "26 clues": "070000028053000000000005901006000010080003009004800000002006400000130600040250000",
-      "30 clues": "530070000600195000098000060800060003400803001700020006060000280000419005000080079",
-      "17 clues": "000000010400000000020000000000050407008000300001090000300400200050100000000806000",
-    },
-  },
+  sudoku: { label: "Sudoku as text", note: "81 characters, a dot or 0 for a blank." },
   countdown: {
     label: "Numbers, and the target last",
     note: "Three to five numbers from 1 to 99 make the target, each used once.",
-    examples: { "three numbers": "15,44,79,50", "four numbers": "3,7,25,50,96", "five numbers": "2,5,9,31,48,73" },
   },
 };
-
-export function kindOf(model) {
-  return model.unmask.puzzle ?? "text";
-}
 
 export class Given {
   constructor(model, change) {
@@ -46,19 +28,14 @@ export class Given {
     this.board = this.kind === "sudoku" ? new Board((cells) => this._drawn(cells)) : null;
     this.chat = make("input", { type: "checkbox", id: "chat", onchange: change });
     this.chat.checked = model.unmask.chat;
-    const examples = Object.entries(this.about.examples).map(([name, example]) =>
-      make("button", { type: "button", onclick: () => this._example(example) }, name),
-    );
     this.element = make("div", { class: `given ${this.kind}` });
-    this.element.append(
-      ...(this.board ? [this.board.element] : []),
-      make("label", { for: "given" }, this.about.label),
-      this.control,
-      make("p", { class: "note", id: "given-about" }, this.about.note),
-      ...(model.unmask.chat ? [make("label", {}, this.chat, "as a message of a chat")] : []),
-      make("p", { class: "examples" }, make("span", {}, "Examples:"), ...examples),
-    );
-    this.set(Object.values(this.about.examples)[0]);
+    const written = [make("label", { for: "given" }, this.about.label), this.control];
+    written.push(make("p", { class: "note", id: "given-about" }, this.about.note));
+    if (this.board) {
+      this.written = make("details", {}, make("summary", {}, "As text"), ...written);
+      this.element.append(this.board.element, this.written);
+    } else this.element.append(...written);
+    if (model.unmask.chat) this.element.append(make("label", {}, this.chat, "as a message of a chat"));
   }
 
   get text() {
@@ -68,6 +45,7 @@ export class Given {
   set(text) {
     this.control.value = text;
     this.board?.show(text);
+    if (this.board && signs(text).length !== 81) this.written.open = true; // the board does not show all of it
   }
 
   // The fields of a request.
@@ -85,11 +63,6 @@ export class Given {
 
   _drawn(cells) {
     this.control.value = cells;
-    this.change();
-  }
-
-  _example(text) {
-    this.set(text);
     this.change();
   }
 }

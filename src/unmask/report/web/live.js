@@ -1,11 +1,19 @@
 // The live page: the input, one recipe or two, and their walks as they happen.
 
 import { Column } from "./column.js";
-import { make, short } from "./draw.js";
+import { make } from "./draw.js";
+import { examplesOf, firstOf, fits } from "./examples.js";
 import { Given } from "./given.js";
+import { versus } from "./versus.js";
 import { Fault, Wire } from "./wire.js";
 
 const SHARED = ["model", "given", "seed", "length", "chat"]; // names in the address, beside those of recipes
+const SEARCH = { search: "auto", particles: 8 }; // unless the server's flags or the model's recipe name another
+const IDLE = [
+  "Pick an example or write your own, then Decode.",
+  "Every path starts from the same masks and fills them step by step.",
+  "The page returns the path that the model was surest of. Replay it, and all others.",
+];
 const wire = new Wire();
 const byId = (id) => document.getElementById(id);
 
@@ -19,7 +27,7 @@ class Live {
     this.seed = make("input", { id: "seed", type: "text", inputmode: "numeric", onchange: () => this.note() });
     this.seed.value = "1";
     this.columns = ["A", "B"].map((letter) => new Column(letter, catalog, wire, () => this.note()));
-    this.go = make("button", { type: "submit", class: "go" }, "Decode");
+    this.go = make("button", { type: "submit", class: "go", form: "desk" }, "Decode");
     this.halt = make("button", { type: "button", disabled: "", onclick: () => this.stop() }, "Stop");
     this.twin = make("button", { type: "button", onclick: () => this.compare(!this.two) });
     this.verdict = make("p", { class: "versus", role: "status", hidden: "" });
@@ -31,6 +39,39 @@ class Live {
   }
 
   _build() {
+    const pick = make("div", { class: "pick" }, make("label", { for: "model" }, "Model"), this.model);
+    const top = make("div", { class: "top" }, make("div", { class: "bar" }, pick, this.go, this.halt), byId("fault"));
+    const [a, b] = this.columns;
+    this.desk = make("form", { id: "desk", class: "desk", novalidate: "" }, ...this._examples(), this._ask());
+    this.desk.append(a.form.element, b.form.element, this.twin);
+    this.desk.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.run();
+    });
+    const cells = Array.from({ length: 12 }, () => make("i"));
+    const strip = make("div", { class: "strip", "aria-hidden": "true" }, ...cells);
+    this.idle = make("div", { class: "idle" }, strip, make("ol", {}, ...IDLE.map((text) => make("li", {}, text))));
+    this.results = make("div", { class: "results" }, this.idle, this.verdict, a.result, b.result);
+    byId("page").append(top, this.desk, this.results);
+  }
+
+  // Buttons for the examples, and what there is to see in the current one.
+  _examples() {
+    this.examples = examplesOf(this.models).map((example) => {
+      const button = make("button", { type: "button", onclick: () => this.pick(example) }, example.name);
+      return { example, button };
+    });
+    const row = (name, more) => {
+      const these = this.examples.filter((one) => Boolean(one.example.more) === more);
+      return make("div", { class: "examples", role: "group", "aria-label": name }, ...these.map((one) => one.button));
+    };
+    this.others = row("More of them", true);
+    this.about = make("p", { class: "note about", role: "status" });
+    return [row("Examples", false), this.about];
+  }
+
+  // The input, its length and its seed.
+  _ask() {
     const dice = make("button", { type: "button", "aria-label": "another seed", title: "another seed" }, "⚄");
     dice.addEventListener("click", () => {
       this.seed.value = String(crypto.getRandomValues(new Uint32Array(1))[0] % 100000);
@@ -40,18 +81,7 @@ class Live {
     this.place = make("div");
     this.long = field("Positions to generate", "length", this.length);
     const shared = make("div", { class: "shared" }, this.long, field("Seed", "seed", this.seed, dice));
-    const ask = make("fieldset", { class: "ask" }, make("legend", {}, "What is decoded"));
-    ask.append(make("div", { class: "pick" }, make("label", { for: "model", class: "main" }, "model"), this.model));
-    ask.append(this.place, shared);
-    const [a, b] = this.columns;
-    this.desk = make("form", { class: "desk", novalidate: "" }, ask, a.form.element, b.form.element);
-    this.desk.append(make("div", { class: "bar" }, this.go, this.halt, this.twin));
-    this.desk.addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.run();
-    });
-    this.results = make("div", { class: "results" }, this.verdict, a.result, b.result);
-    byId("page").append(this.desk, byId("fault"), this.results);
+    return make("fieldset", { class: "ask" }, make("legend", {}, "Input"), this.place, this.others, shared);
   }
 
   // --- choices ---
@@ -61,26 +91,39 @@ class Live {
   }
 
   // Another model: its own kind of question, and settings that suit it.
-  _another(recipe = null) {
+  _another(example = firstOf(this.chosen)) {
     this.stop();
     this.given = new Given(this.chosen, () => this.note());
     this.place.replaceChildren(this.given.element);
-    this.length.value = this.chosen.unmask.recipe.length ?? "";
+    this.given.set(example.given);
+    const usual = this.chosen.unmask.recipe;
+    this.length.value = (this.chosen.id === "text" ? example.length : undefined) ?? usual.length ?? "";
     const [a, b] = this.columns;
-    for (const column of this.columns) column.form.suit(this.chosen.unmask.recipe);
-    a.form.set(recipe ?? this._usual());
+    for (const column of this.columns) column.form.suit(usual);
+    a.form.set({ ...this._usual(), ...example.recipe?.(this.chosen.unmask) });
     b.form.set(this._other());
     for (const column of this.columns) column.result.hidden = true;
     this.verdict.hidden = true;
+    this.idle.hidden = false;
     this.note();
   }
 
-  // The settings that hold for the model where a request gives none.
+  // Set everything as an example has it: with the current model, if that can take it.
+  pick(example) {
+    if (!fits(example, this.chosen)) this.model.value = this.models.find((model) => fits(example, model)).id;
+    this.seed.value = "1";
+    tell("");
+    this._another(example);
+  }
+
+  // The settings that hold for the model where a request gives none, with a search and paths that differ.
   _usual() {
     const rest = { ...this.chosen.unmask.recipe };
     delete rest.length;
     delete rest.seed;
-    return rest;
+    if (this.catalog.usual.search !== undefined || (rest.search ?? "vanilla") !== "vanilla") return rest;
+    const still = this.catalog.usual.temperature === undefined && !rest.temperature && !rest.select_temperature;
+    return { ...rest, ...SEARCH, ...(still && { temperature: 1 }) };
   }
 
   // The second recipe: the first without its search, or with one.
@@ -88,7 +131,7 @@ class Live {
     const { search, ...first } = this.columns[0].form.texts();
     const own = this.catalog.searches.flatMap((one) => one.settings.map((setting) => setting.name));
     const rest = Object.fromEntries(Object.entries(first).filter(([name]) => !own.includes(name)));
-    return search === "vanilla" ? { ...rest, search: "smc", particles: 8 } : { ...rest, search: "vanilla" };
+    return search === "vanilla" ? { ...rest, ...SEARCH } : { ...rest, search: "vanilla" };
   }
 
   compare(two) {
@@ -97,13 +140,14 @@ class Live {
     if (two) b.form.set(this._other());
     this._twin();
     this.note();
-    if (two) b.form.sampler.focus();
+    if (two) b.form.search.focus();
   }
 
   _twin() {
     document.body.classList.toggle("two", this.two);
     const [, b] = this.columns;
     b.form.element.hidden = !this.two;
+    for (const { form } of this.columns) form.legend.textContent = this.two ? `Recipe ${form.letter}` : "Recipe";
     this.twin.textContent = this.two ? "Only one recipe" : "Compare with another recipe";
     if (this.two) return;
     b.stop();
@@ -115,6 +159,13 @@ class Live {
 
   // Keep everything in the address, so that a page can be shared.
   note() {
+    const { kind } = this.given;
+    const mine = (example) => example.kind === kind && example.given === this.given.text;
+    for (const { example, button } of this.examples) {
+      button.setAttribute("aria-pressed", String(mine(example)));
+      button.hidden = Boolean(example.more) && example.kind !== kind;
+    }
+    this.about.textContent = this.examples.find((one) => mine(one.example))?.example.note ?? "";
     const canvas = "canvas" in this.given.fields();
     this.long.hidden = this.given.kind !== "text" || canvas;
     const found = new URLSearchParams({ model: this.model.value, given: this.given.text, seed: this.seed.value });
@@ -177,22 +228,42 @@ class Live {
   async run() {
     tell("");
     this.verdict.hidden = true;
+    let place = -1; // of the recipe that failed
     try {
       const requests = this._requests();
       this._busy(true);
       const given = { kind: this.given.kind, ...this.given.fields() };
-      const model = this.chosen;
-      const ends = await Promise.allSettled(requests.map(([column, body]) => column.run(body, given, model)));
-      const failed = ends.findIndex((end) => end.status === "rejected");
-      if (failed >= 0) throw ends[failed].reason;
+      const [model, address] = [this.chosen, this.written.slice(1)];
+      this._look();
+      const walks = requests.map(([column, body]) => column.run(body, given, model, address));
+      for (const walk of walks) walk.catch(() => this.stop()); // with one refused there is nothing to compare
+      const ends = await Promise.allSettled(walks);
+      place = ends.findIndex((end) => end.status === "rejected");
+      if (place >= 0) throw ends[place].reason;
       if (ends.length === 2 && ends.every((end) => end.value)) this._versus(...ends.map((end) => end.value));
     } catch (error) {
       if (!(error instanceof Fault)) throw error;
-      tell(error.message);
-      if (error.status === 401) askForToken();
+      this._failed(error, this.columns[place] ?? this.columns.find((column) => column.letter === error.letter));
     } finally {
       if (!this.columns.some((column) => column.running)) this._busy(false);
     }
+  }
+
+  // One line that says what failed, and the field at fault.
+  _failed(error, column) {
+    tell(error.message);
+    this.idle.hidden = this.columns.some((one) => !one.result.hidden);
+    if (error.status === 401) askForToken();
+    else if (error.setting) column?.form.point(error.setting);
+  }
+
+  // Bring the place where the walks are drawn into view, unless it is there.
+  _look() {
+    this.idle.hidden = true;
+    const { top } = this.results.getBoundingClientRect();
+    if (top >= 0 && top < window.innerHeight / 3) return;
+    const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.results.scrollIntoView({ block: "start", behavior: still ? "instant" : "smooth" });
   }
 
   stop() {
@@ -205,17 +276,8 @@ class Live {
     if (!on && document.activeElement === document.body) this.go.focus({ preventScroll: true });
   }
 
-  // Which of the two has the lower path entropy, and the cost of each.
   _versus(a, b) {
-    const [low, high] = a.entropy <= b.entropy ? [a, b] : [b, a];
-    const who = low === a ? "A" : "B";
-    const compared = `${short(low.entropy)} against ${short(high.entropy)} bits`;
-    const sure = a.entropy === b.entropy
-      ? `Both recipes have the path entropy ${short(a.entropy)} bits.`
-      : `Recipe ${who} has the lower path entropy: ${compared}.`;
-    const cost = `Evaluations: A ${a.evaluations.toLocaleString("en")}, B ${b.evaluations.toLocaleString("en")}.`;
-    const equal = a.text === b.text ? " Both give the same answer." : "";
-    this.verdict.textContent = `${sure} ${cost}${equal}`;
+    this.verdict.textContent = versus(a, b);
     this.verdict.hidden = false;
   }
 

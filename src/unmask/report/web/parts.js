@@ -9,8 +9,8 @@ const COLOURINGS = [["step", "step revealed"], ["entropy", "entropy"]];
 const SIGNS = { masked: "masked", new: "decided in this step", clash: "clash" };
 const KEYS = { chosen: "the path shown", alive: "reached the end", dead: "dropped" };
 
-// Build the page in the view's element; its controls call the view.
-export function build(view, title) {
+// Build the page in the view's element; its controls call the view. `below` stands below the pictures.
+export function build(view, title, below) {
   const parts = {
     title: make("h2", { class: "model" }),
     play: make("button", { type: "button", class: "play", onclick: () => view.toggle() }),
@@ -38,6 +38,7 @@ export function build(view, title) {
   parts.body = make("div", { class: "body" });
   parts.body.append(
     make("section", { class: "replay", "aria-label": "Replay" }, ...controls(parts), pictures(parts)),
+    ...(below ? [below] : []),
     make(
       "div",
       { class: "plots" },

@@ -7,6 +7,7 @@ const COLUMNS = [
   { name: "particle", key: (one) => one.particle, number: true },
   { name: "path entropy", key: (one) => one.entropy, number: true },
   { name: "log p", key: (one) => one.other ?? -Infinity, number: true, title: "log-probability, in nats" },
+  { name: "look", key: (one) => one.look ?? Infinity, number: true, title: "at a second look, in nats a position" },
   { name: "steps", key: (one) => one.steps, number: true },
   { name: "began as", key: (one) => one.origin, number: true },
   { name: "answer", key: (one) => one.answer, number: false },
@@ -15,7 +16,7 @@ const COLUMNS = [
 // The figures of each particle of a prompt; before the end, those so far.
 export function particlesOf(trace, prompt) {
   const from = prompt * trace.particles;
-  return Array.from({ length: trace.particles }, (_, particle) => {
+  const all = Array.from({ length: trace.particles }, (_, particle) => {
     const row = from + particle;
     const tokens = trace.last.tokens.subarray(row * trace.length, row * trace.length + 81);
     return {
@@ -23,6 +24,7 @@ export function particlesOf(trace, prompt) {
       particle,
       entropy: trace.end?.path_entropy?.[row] ?? trace.meanEntropy(row),
       other: (bySurprise(trace) ? trace.end.surprise : trace.end?.log_prob)?.[row], // nats; undefined in older traces
+      look: trace.end?.look?.[row] ?? undefined,
       steps: trace.end?.steps?.[row] ?? trace.steps,
       origin: trace.line(row)[0] - from,
       answer: trace.end?.answers?.[row] ?? trace.end?.texts?.[row] ?? trace.text(trace.last, row, prompt),
@@ -32,11 +34,12 @@ export function particlesOf(trace, prompt) {
       chosen: row === trace.chosen(prompt),
     };
   });
+  return trace.end ? all.filter((one) => one.steps || one.chosen) : all; // without those that a stop left out
 }
 
 // Whether the table shows the surprise of particles instead of their log-probability.
 export function bySurprise(trace) {
-  return trace.end?.choose === "surprise" && trace.end.surprise !== undefined;
+  return ["surprise", "auto", "look"].includes(trace.end?.choose) && trace.end.surprise !== undefined;
 }
 
 export class Table {
@@ -69,6 +72,8 @@ export class Table {
     logged.hidden = !this.logged;
     logged.firstChild.textContent = bySurprise(trace) ? "surprise" : "log p";
     logged.firstChild.title = bySurprise(trace) ? "in nats a position" : "log-probability, in nats";
+    this.looked = rows.some((one) => one.look !== undefined);
+    this.heads[COLUMNS.findIndex((column) => column.name === "look")].hidden = !this.looked;
     const { column, down } = this.sorted;
     const key = COLUMNS[column].key;
     const order = (a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : a.row - b.row);
@@ -104,6 +109,7 @@ export class Table {
       make("td", { class: "number" }, button),
       make("td", { class: "number" }, short(one.entropy)),
       make("td", { class: "number", hidden: this.logged ? null : "" }, short(one.other)),
+      make("td", { class: "number", hidden: this.looked ? null : "" }, short(one.look)),
       make("td", { class: "number" }, String(one.steps)),
       make("td", { class: "number" }, String(one.origin)),
       make("td", { class: "answer" }, ...answer(one)),
@@ -140,6 +146,7 @@ export function settings(trace, prompt) {
   pairs.push(["steps taken", trace.steps]);
   pairs.push(["calls", end?.calls?.[prompt] ?? last?.[0]?.[prompt]]);
   pairs.push(["evaluations", end?.evaluations?.[prompt] ?? last?.[1]?.[prompt]]);
+  pairs.push(["rows computed", end?.rows?.[prompt]]);
   if (end) {
     if (trace.chosenBy()) pairs.push(["chosen by", trace.chosenBy()]);
     pairs.push(["lineages left", end.lineages?.[prompt]]);

@@ -4,7 +4,12 @@
 // Numbers lie in typed arrays, and a copy of the state is kept every few steps, so that going back is quick.
 
 const BUDGET = 96 << 20; // bytes of copies; above it, every other copy is dropped
-const CHOICES = new Map([["entropy", "path entropy"], ["likelihood", "log-probability"]]); // others as they are
+const CHOICES = new Map([ // others as they are
+  ["entropy", "path entropy"],
+  ["likelihood", "log-probability"],
+  ["auto", "surprise and a second look"],
+  ["look", "a second look"],
+]);
 
 class Growing {
   constructor(kind) {

@@ -16,7 +16,7 @@ export function mount(element, options = {}) {
 }
 
 class View {
-  constructor(element, { title = true } = {}) {
+  constructor(element, { title = true, below = null } = {}) {
     this.element = element;
     this.trace = new Trace();
     this.step = 0;
@@ -26,7 +26,7 @@ class View {
     this.playing = false;
     this.follows = true; // whether new steps are shown as they come
     this.memo = {};
-    this.parts = build(this, title);
+    this.parts = build(this, title, below);
     [this.curves, this.genealogy] = this.parts.plots;
     this._button();
     this._listen();

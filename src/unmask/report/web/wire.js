@@ -45,7 +45,8 @@ export class Wire {
     }
     if (answer.ok) return answer;
     const said = await answer.json().catch(() => null);
-    throw new Fault(said?.error?.message ?? `the server answers with status ${answer.status}`, answer.status);
+    const fault = new Fault(said?.error?.message ?? `the server answers with status ${answer.status}`, answer.status);
+    throw Object.assign(fault, { setting: said?.error?.param ?? "" });
   }
 }
 

@@ -113,7 +113,7 @@ def run(
     if "error" in answer:
         reason = " ".join(str(answer["error"]).split())[-300:]
         raise SandboxError(
-            f"the sandbox did not start ({answer['why']}; {reason})", "docs/guide/sandbox.md says what it needs"
+            f"the sandbox did not start ({answer['why']}; {reason})", "`unmask help sandbox` prints what it needs"
         )
     texts = {name: answer[name].encode("latin-1").decode(errors="replace") for name in ("stdout", "stderr")}
     return Outcome(
@@ -188,7 +188,7 @@ def ask(job: dict[str, Any], seconds: float) -> dict[str, Any]:
     if guard.returncode:
         reason = trouble.decode(errors="replace").strip().rpartition("\n")[2]
         raise SandboxError(
-            f"the guard of a program ended ({reason or guard.returncode})", "docs/guide/sandbox.md says what it needs"
+            f"the guard of a program ended ({reason or guard.returncode})", "`unmask help sandbox` prints what it needs"
         )
     found: dict[str, Any] = json.loads(answer)
     return found

@@ -1,0 +1,187 @@
+"""Independent paths with all that a choice, a stop or an escalation may go by: recorded once, tried again offline.
+
+    python experiments/search/paths.py record runs/paths --cells sudoku24-eb countdown4-eb --n 200 --paths 16
+
+`record` writes, for each puzzle or problem of a cell, every path in the order of its slot: path entropy, surprise, the
+log-probability of its tokens, the second look at it, its evaluations, its answer (equal ones have equal numbers) and
+whether that is right; and the rows that the network computed for all of them. All distinct answers are looked at; the
+evaluations of a look are counted when a rule takes it. Paths of a prompt are those of best-of-n with its seed, so that
+fewer paths, waves and stops are prefixes. `stops.py` computes what each rule would have done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import unmask
+from unmask.decoding.decode import layout, prepare
+from unmask.decoding.finish import Reading, finished
+from unmask.decoding.recipe import Recipe
+from unmask.errors import UnmaskError
+from unmask.evaluate import rows
+from unmask.evaluate.header import origin
+from unmask.evaluate.run import canvases, grader
+from unmask.models import fingerprint
+from unmask.search import look
+from unmask.tasks import TASKS, puzzle_of
+from unmask.tasks.gsm8k import number as number_of
+from unmask.tasks.problems import stated
+from unmask.tasks.puzzles import held_out
+from unmask.train.documents import held_problems
+
+SEED = 7100  # of puzzles and problems that no training and no earlier study has
+PATHS = {"search": "best-of-n", "choose": "look"}
+HOT = {"temperature": 1.0}
+SELECT = {"temperature": 0.0, "select_temperature": 0.1}
+TEXT = {"length": 96}
+ORDERS: dict[str, dict[str, dict[str, Any]]] = {
+    "sudoku24": {
+        "uniform": {"sampler": "uniform", "steps": 29, **HOT},
+        "confidence": {"sampler": "confidence", "steps": 29, **HOT},
+        "selected": {"sampler": "confidence", "steps": 29, **SELECT},
+        "entropy": {"sampler": "entropy", "steps": 29, **HOT},
+        "eb": {"sampler": "eb", **HOT},
+        "fast-dllm": {"sampler": "fast-dllm", **HOT},
+        "pc": {"sampler": "pc", "background": "sudoku", "steps": 29, **SELECT},
+        "p2": {"sampler": "p2", "steps": 29, **HOT},
+    },
+    "countdown4": {
+        "uniform": {"sampler": "uniform", "steps": 21, **HOT},
+        "confidence": {"sampler": "confidence", "steps": 21, **HOT},
+        "selected": {"sampler": "confidence", "steps": 21, **SELECT},
+        "entropy": {"sampler": "entropy", "steps": 21, **HOT},
+        "eb": {"sampler": "eb", **HOT},
+        "fast-dllm": {"sampler": "fast-dllm", **HOT},
+        "pc": {"sampler": "pc", "background": "countdown", "steps": 21, **SELECT},
+    },
+    "problems": {
+        "uniform": {"sampler": "uniform", "steps": 32, **HOT, **TEXT},
+        "confidence": {"sampler": "confidence", "steps": 24, **HOT, **TEXT},
+        "selected": {"sampler": "confidence", "steps": 24, **SELECT, **TEXT},
+        "eb": {"sampler": "eb", "bound": 0.5, **HOT, **TEXT},
+        "fast-dllm": {"sampler": "fast-dllm", "threshold": 0.5, "block_length": 32, **HOT, **TEXT},
+        "semi-ar": {"sampler": "semi-ar", "block_length": 32, "steps": 24, **HOT, **TEXT},
+        "pc": {"sampler": "pc", "background": "text", "steps": 24, **SELECT, **TEXT},
+        "block": {"sampler": "sdar", "attention": "block", "threshold": 0.5, "temperature": 0.7, **TEXT},
+    },
+}
+for _task in ("cd3", "cd4", "cd5", "countdown5"):
+    ORDERS[_task] = ORDERS["countdown4"]
+CELLS = {f"{task}-{order}": (task, settings) for task, orders in ORDERS.items() for order, settings in orders.items()}
+MODELS = {"sudoku24": "sudoku", "problems": "text"}  # countdown for the others
+
+
+class Asked:
+    """The questions of a task, and the verdict on an answer."""
+
+    def __init__(self, task: str, n: int, data: Path | None) -> None:
+        self.puzzle = task != "problems"
+        if not self.puzzle:
+            made = held_problems(n, SEED, "any")
+            self.given: list[Any] = [one.question for one in made]
+            self.gold = [one.answer for one in made]
+            return
+        name = MODELS.get(task, "countdown")
+        self.task, self.kind = TASKS[name], puzzle_of(TASKS[name])
+        if task.startswith("cd"):
+            assert data is not None, "the public files are given with --data"
+            examples = self.task.examples(str(data / f"{task}_test.jsonl"))[:n]
+        else:
+            level = int(task.lstrip("abcdefghijklmnopqrstuvwxyz"))
+            make = held_out.sudokus if name == "sudoku" else held_out.countdowns
+            file = Path(f"{task}.txt")
+            file.write_text("".join(f"{one}\n" for one in islice(make(1000, level, SEED + level), n)))
+            examples = self.task.examples(str(file))
+            file.unlink()
+        self.asked = canvases(self.task, examples)
+        self.given, self.grade = [list(one.ask) for one in self.asked], grader(self.task)
+
+    def answer(self, number: int, particle: Any) -> tuple[Any, bool]:
+        if not self.puzzle:
+            found = stated(particle.text)
+            return particle.text, found is not None and number_of(found) == self.gold[number]
+        text = self.kind.answer(particle.tokens)
+        return text, bool(self.grade(text, self.asked[number].example)[1])
+
+
+def record(args: argparse.Namespace) -> None:
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.cells:
+        task, settings = CELLS[name]
+        recipe = Recipe(**PATHS, **settings, particles=args.paths)
+        model_name = MODELS.get(task, "countdown")
+        model = unmask.load(model_name, args.device, args.dtype)
+        asked = Asked(task, args.n, args.data)
+        about = {"cell": name, "model": model_name, "weights": fingerprint(model_name), "recipe": recipe.to_dict()}
+        about |= {"n": args.n, "seeds": "0 …", "puzzles": SEED, "dtype": args.dtype}
+        with rows.opened(str(args.out / f"{name}.jsonl"), {**about, **origin(model.device)}) as kept:
+            done = {line["number"] for line in kept.kept}
+            todo = [number for number in range(args.n) if number not in done]
+            for begin in range(0, len(todo), args.together):
+                some = todo[begin : begin + args.together]
+                kept.add(decoded(model, recipe, asked, some, args.paths))
+                print(f"{name}: {len(kept.kept)} of {args.n}", file=sys.stderr, flush=True)
+
+
+@torch.no_grad()
+def decoded(model: Any, recipe: Recipe, asked: Asked, numbers: list[int], k: int) -> Iterator[dict[str, Any]]:
+    given = [asked.given[number] for number in numbers]
+    laid = layout(model, None if asked.puzzle else given, given if asked.puzzle else None, recipe)
+    denoiser, state, sampler, search, rules = prepare(model, laid, numbers, recipe)
+    plain = replace(search, choose=replace(search.choose, looks=None))
+    found = finished(denoiser, state, sampler, plain, rules, Reading(laid))
+    after, tally = look.look(denoiser, found.state, found.tally, answers=k)
+    looks = after.look.tolist()
+    for place, number in enumerate(numbers):
+        mine = slice(place * k, place * k + k)
+        pairs = [asked.answer(number, one) for one in found.particles[mine]]
+        names = {answer: at for at, answer in enumerate(dict.fromkeys(answer for answer, _ in pairs))}
+        yield {
+            "number": number,
+            "open": int(found.state.open[mine][0]),
+            "rows": int(found.tally.rows[mine].sum()),
+            "evaluations": found.tally.evaluations[mine].tolist(),
+            "looks": (tally.evaluations - found.tally.evaluations)[mine].tolist(),
+            "entropy": [short(one.path_entropy) for one in found.particles[mine]],
+            "surprise": [short(one.surprise) for one in found.particles[mine]],
+            "log_prob": [short(one.log_prob) for one in found.particles[mine]],
+            "look": [short(one) for one in looks[mine]],
+            "answer": [names[answer] for answer, _ in pairs],
+            "right": [int(right) for _, right in pairs],
+        }
+
+
+def short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("record",))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS), metavar="CELL")
+    parser.add_argument("-n", "--n", type=int, default=1000)
+    parser.add_argument("--paths", type=int, default=32)
+    parser.add_argument("--together", type=int, default=2, help="prompts decoded at a time")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--data", type=Path, help="the folder of the public cd3, cd4 and cd5 files")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype")
+    args = parser.parse_args()
+    try:
+        record(args)
+    except UnmaskError as error:
+        sys.exit(f"paths: {error}")
+
+
+if __name__ == "__main__":
+    main()
