@@ -82,7 +82,8 @@ def test_particles_are_shown_and_the_chosen_one_has_a_mark(both):
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=6, search="smc", particles=4, every=1, seed=3)
     result = decode(load("table"), recipe=recipe)
     assert text == f"{result.text}\n"
-    assert f"12 evaluations · 4 particles of {result.lineages} lineage" in out
+    assert f"12 evaluations ({result.rows} rows) · 4 particles of {result.lineages} lineage" in out
+    assert result.rows < 12
     rows = [line.split() for line in out.splitlines() if f" {result.path_entropy:.3f} " in line]
     assert ["▶", str(result.chosen), result.text] in [row[:3] for row in rows]
     assert all(particle.text in out for particle in result.particles)

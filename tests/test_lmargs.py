@@ -88,7 +88,7 @@ def test_the_long_example_of_the_page_is_a_recipe():
     assert words is not None
     pairs = dict(part.split("=") for part in words[1].split(","))
     typed = {name: float(v) if "." in v else int(v) if v.isdecimal() else v for name, v in pairs.items()}
-    assert ask(options(typed), {}, 4096).recipe.search == "smc"
+    assert ask(options(typed), {}, 4096).recipe.search == "auto"
 
 
 # --- generation_kwargs -----------------------------------------------------------------------------------------------

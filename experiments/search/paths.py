@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -137,8 +136,7 @@ def decoded(model: Any, recipe: Recipe, asked: Asked, numbers: list[int], k: int
     given = [asked.given[number] for number in numbers]
     laid = layout(model, None if asked.puzzle else given, given if asked.puzzle else None, recipe)
     denoiser, state, sampler, search, rules = prepare(model, laid, numbers, recipe)
-    plain = replace(search, choose=replace(search.choose, looks=None))
-    found = finished(denoiser, state, sampler, plain, rules, Reading(laid))
+    found = finished(denoiser, state, sampler, search, rules, Reading(laid))
     after, tally = look.look(denoiser, found.state, found.tally, answers=k)
     looks = after.look.tolist()
     for place, number in enumerate(numbers):

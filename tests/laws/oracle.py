@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from unmask import Denoiser, Table
+from unmask.core import dice
+from unmask.core.dice import Purpose
 from unmask.core.sampler import Sampler
 from unmask.decoding.trace import Event
 from unmask.models.transformer import Transformer
@@ -139,3 +141,12 @@ def tail(first: list[int], canvas: list[int], mask: int, eos: tuple[int, ...]) -
             found.append(column)
         ended = ended or (first[column] == mask and token in eos)
     return found
+
+
+def halves(first: list[int], canvas: list[int], seed: int, mask: int, eos: tuple[int, ...]) -> int:
+    """In how many of the two halves of the open columns, cut by the seed, an answer has content before an EOS."""
+    key, columns = dice.keys([seed])[:, None], torch.arange(len(first))[None]
+    order = dice.uniform(key, torch.zeros_like(key), 0, columns, Purpose.LOOK)[0]
+    ranked = sorted((c for c, token in enumerate(first) if token == mask), key=lambda c: float(order[c]))
+    content, middle = set(ranked) - set(tail(first, canvas, mask, eos)), (len(ranked) + 1) // 2
+    return sum(bool(content & set(half)) for half in (ranked[:middle], ranked[middle:]))

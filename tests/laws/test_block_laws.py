@@ -15,6 +15,7 @@ import torch
 
 from unmask import SAMPLERS, SEARCHES, Recipe, Result, decode_batch
 from unmask.core.state import begin, numbers, padded
+from unmask.core.walk import walk
 from unmask.decoding import decode as decoding
 from unmask.decoding.settings import takes
 from unmask.errors import SettingError
@@ -192,7 +193,7 @@ def test_the_prompt_is_kept_once() -> None:
     wrapped = decoding._parts(denoiser, one)[0]
     rows = decoding.layout(denoiser, [[*range(30), 3]], None, one)
     state, sampler, search = decoding.prepare(denoiser, rows, [0], one)[1:4]
-    for _ in decoding.walk(Watched(wrapped), state, sampler, search):
+    for _ in walk(Watched(wrapped), state, sampler, search):
         pass
     shape, last = denoiser.network.shape, kept[-1]
     position = 2 * shape.layers * shape.kv * shape.each * 4

@@ -99,19 +99,31 @@ def path_entropy_is_the_mean_along_the_lineage(walk: Walk) -> None:
 
 def the_chosen_particle(walk: Walk) -> None:
     """The lowest path entropy; for a vote, the lowest among the most frequent answers; or the likeliest, or the least
-    surprised."""
+    surprised, with a second look where steps write many."""
     for result in walk.results:
         if walk.recipe.build_search().choose.name == "likelihood":
             assert result.particles[result.chosen].log_prob == max(one.log_prob for one in result.particles)
             continue
-        if walk.recipe.build_search().choose.name == "surprise":
+        if walk.recipe.build_search().chosen_by(walk.recipe.build_sampler()) == "surprise":
             assert result.particles[result.chosen].surprise == min(one.surprise for one in result.particles)
+            continue
+        if walk.recipe.build_search().choose.name == "auto":
+            assert_least_product(result)
             continue
         texts = [particle.text for particle in result.particles]
         voters = range(len(texts))
         if walk.recipe.build_search().choose.name == "vote":
             voters = [i for i in voters if texts.count(texts[i]) == max(map(texts.count, texts))]
         assert_lowest_of(result, voters)
+
+
+def assert_least_product(result: Result) -> None:
+    """The least product of surprise and look, among the four distinct answers of least surprise."""
+    ranked = sorted(result.particles, key=lambda one: one.surprise)
+    distinct = list(dict.fromkeys(tuple(one.tokens) for one in ranked))[:4]
+    assert {tuple(one.tokens) for one in result.particles if one.look is not None} == set(distinct)
+    costs = [math.inf if one.look is None else one.surprise * max(one.look, 1e-6) for one in result.particles]
+    assert costs[result.chosen] <= min(costs) * (1 + 1e-5)
 
 
 def assert_lowest_of(result: Result, allowed: Sequence[int]) -> None:
@@ -143,14 +155,26 @@ def counters_say_what_ran(walk: Walk) -> None:
         assert event["evaluations"] == evaluations
         changed = (changed - ran) | {row for row, *_ in event["changes"]}
     assert [particle.steps for result in walk.results for particle in result.particles] == turns
+    looks = [halves_looked_at(walk, place) for place in range(prompts)]
+    calls = [count + max(again, default=0) for count, again in zip(calls, looks, strict=True)]
+    evaluations = [count + cost * sum(again) for count, again in zip(evaluations, looks, strict=True)]
     assert [result.calls for result in walk.results] == calls
     assert [result.evaluations for result in walk.results] == evaluations
-    for result in walk.results:
-        assert result.calls <= result.steps  # one call per step
-        assert result.evaluations <= cost * sum(particle.steps for particle in result.particles)
+    for result, again in zip(walk.results, looks, strict=True):
+        assert result.calls <= result.steps + max(again, default=0)  # one call per step
+        assert result.evaluations <= cost * (sum(particle.steps for particle in result.particles) + sum(again))
+        assert result.rows <= result.evaluations
     end = walk.events[-1]
     assert end["event"] == "end" and end["steps"] == turns
     assert end["calls"] == calls and end["evaluations"] == evaluations
+
+
+def halves_looked_at(walk: Walk, place: int) -> list[int]:
+    """For each distinct answer that was looked at again, in how many of its halves there is content."""
+    result, eos = walk.results[place], walk.model.vocab.eos
+    answers = dict.fromkeys(tuple(one.tokens) for one in result.particles if one.look is not None)
+    assert walk.recipe.build_search().looks(walk.recipe.build_sampler()) or not answers
+    return [oracle.halves(walk.canvases[place], list(one), result.seed, walk.mask, eos) for one in answers]
 
 
 def resampling_stays_among_the_unfinished_of_a_prompt(walk: Walk) -> None:

@@ -192,8 +192,9 @@ def run_calibrate(args: Namespace) -> None:
     for name in STOPPING if what == "strength" else STRENGTH:
         if getattr(args, name) is not None:
             raise InputError(f"--{name} has no effect on calibrate {what}", "leave it out")
+    most, args.most = args.most, None  # a strength or a number of paths, not yet a setting
     if what == "stop":
-        _calibrate_stop(args)
+        _calibrate_stop(args, most)
         return
     if args.search not in (None, "smc"):
         raise InputError(f"the search {args.search} has no strength", "calibrate smc: leave --search out")
@@ -215,7 +216,7 @@ def run_calibrate(args: Namespace) -> None:
             texts,
             recipe,
             draws=4 if args.paths is None else args.paths,
-            most=MOST if args.most is None else args.most,
+            most=MOST if most is None else most,
             points=8 if args.points is None else args.points,
             budget=args.budget,
             of=args.of or OF[0],
@@ -290,11 +291,13 @@ def _show_calibration(found: Calibration, made: Row, folder: Path, loaded: str) 
     print(f"{cost} · rows.jsonl, calibrate.json and calibrate.svg are in {str(folder)!r}")
 
 
-def _calibrate_stop(args: Namespace) -> None:
+def _calibrate_stop(args: Namespace, most: float | None) -> None:
     """Find the threshold at which few prompts would get another answer than with all paths."""
     recipe = flags.to_recipe(args, {"search": "auto", "particles": 8})
-    if args.most is not None:
-        recipe = recipe.replace(until=stopping.NEVER, most=int(args.most))
+    if most is not None:
+        if most != int(most):
+            raise InputError(f"--most is {most:g}", "give a whole number of paths")
+        recipe = recipe.replace(until=stopping.NEVER, most=int(most))
     name, folder = args.model or "text", _folder(args.output)
     task = None if args.task is None else TASKS.get(args.task)
     if args.task is not None and task is None:

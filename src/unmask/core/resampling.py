@@ -141,8 +141,9 @@ class Search:
     resample: Callable[[Search, State, Step, Tensor, Tensor, int], Resampled] = resample
 
     def looks(self, sampler: Sampler) -> bool:
-        """Whether a second look at the answers comes before the choice."""
-        return self.choose.looks is not None and self.choose.looks(sampler)
+        """Whether a second look at the answers comes before the choice; never with one path and no stop."""
+        choice = self.particles > 1 or self.until > 0
+        return choice and self.choose.looks is not None and self.choose.looks(sampler)
 
     def chosen_by(self, sampler: Sampler) -> str:
         """What the returned particle is chosen by: auto goes by surprise alone where it does not look."""

@@ -224,8 +224,9 @@ def run_wave(
     first = torch.tensor([one.first for one in some], device=denoiser.device).repeat_interleave(each)
     state = start(denoiser, rows, keys, sampler, each)
     state = state.replace(slot=state.slot + first, origin=state.origin + first)
-    read, looks = replace(reading, rows=rows), [one.looks for one in some for _ in range(each)]
-    found = finished(denoiser, state, sampler, replace(search, particles=each), rules, read, on_event, looks)
+    read, known = replace(reading, rows=rows), [one.looks for one in some for _ in range(each)]
+    parts = (denoiser, state, sampler, replace(search, particles=each), rules, read, on_event)
+    found = finished(*parts, search.looks(sampler), known)
     assert search.choose.cost is not None
     costs, seconds = search.choose.cost(found.state).tolist(), time.perf_counter() - began
     for place, one in enumerate(some):
@@ -264,7 +265,8 @@ def _together(
     with traces.recording(model, trace, on_event) as record:
         if record:
             record(_started(denoiser, rows, used, keys, search.particles))
-        found = finished(denoiser, state, sampler, search, rules, Reading(rows, stops, logprobs), record)
+        parts = (denoiser, state, sampler, search, rules, Reading(rows, stops, logprobs), record)
+        found = finished(*parts, search.looks(sampler))
         answers = _answers(found.particles, asked) if search.choose.needs_answers else []
         chosen = search.choose(found.state, answers)
         k, seconds = search.particles, time.perf_counter() - began
@@ -276,10 +278,10 @@ def _together(
                 keys[place],
                 int(found.tally.calls[place]),
                 int(found.tally.evaluations.view(-1, k)[place].sum()),
-                int(found.tally.rows.view(-1, k)[place].sum()),
                 float(found.log_evidence[place]),
                 seconds,
                 first + place,
+                rows=int(found.tally.rows.view(-1, k)[place].sum()),
             )
             for place, winner in enumerate(chosen.tolist())
         ]

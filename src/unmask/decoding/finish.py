@@ -52,9 +52,11 @@ def finished(
     rules: Rules,
     reading: Reading,
     record: OnEvent | None = None,
-    looks: Sequence[Mapping[tuple[int, ...], float]] | None = None,
+    looks: bool = False,
+    known: Sequence[Mapping[tuple[int, ...], float]] | None = None,
 ) -> Finished:
-    """Walk to the end. `record` gets the event of each step; `looks` has, for each row, answers that were looked at."""
+    """Walk to the end, then look again if `looks`. `record` gets the event of each step; `known` has, for each row,
+    the answers that were looked at before."""
     moments: list[tuple[Tensor, Resampled | None]] = []
     logprobs, mask = reading.logprobs, denoiser.vocab.mask
     written = None if logprobs is None else traces.Written(len(state.tokens), mask)
@@ -66,9 +68,9 @@ def finished(
             record(event)
         moments.append((moment.entropy, moment.resampled))
         state, tally = moment.state, moment.tally
-    if search.looks(sampler):
-        known = None if looks is None else _known(state, looks)
-        state, tally = look(without_approximation(denoiser), state, tally, known=known)
+    if looks:
+        before = None if known is None else _known(state, known)
+        state, tally = look(without_approximation(denoiser), state, tally, known=before)
     particles = _particles(denoiser, reading, state, tally.steps.tolist(), _along(moments))
     if written:
         decided = written.tokens(denoiser.tokenizer, denoiser.vocab)

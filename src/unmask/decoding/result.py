@@ -62,11 +62,11 @@ class Result:
     seed: int
     calls: int  # network calls
     evaluations: int  # rows that the paths asked the network for, equal ones too
-    rows: int  # rows that it computed: of equal canvases of a prompt one
     log_evidence: float  # nats; 0 without resampling
     seconds: float  # of the whole batch
     number: int = 0  # of the prompt, among those that were given together
     share: float | None = None  # its part of the seconds, where prompts came and went in a batch
+    rows: int = 0  # of the evaluations, those that the network computed: of equal canvases of a prompt one
 
     @property
     def best(self) -> Particle:

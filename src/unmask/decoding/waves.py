@@ -141,9 +141,8 @@ class Attempt:
 
     def result(self) -> Result:
         """What came of it; `seconds` are those of all batches that it was in."""
-        spent = (self.calls, self.evaluations, self.rows)
-        about = (self.particles, self.chosen, self.recipe, self.key)
-        return Result(*about, *spent, 0.0, self.seconds, self.place, self.share)
+        about = (self.particles, self.chosen, self.recipe, self.key, self.calls, self.evaluations)
+        return Result(*about, 0.0, self.seconds, self.place, self.share, self.rows)
 
 
 def rounds(attempts: Sequence[Attempt], room: int, wave: Callable[[list[Attempt]], None]) -> Iterator[list[Attempt]]:
