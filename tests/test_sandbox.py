@@ -508,10 +508,24 @@ else: raise AssertionError("an open descriptor")
 def test_root_becomes_nobody():
     if FOUND.account == "root":
         pytest.skip("root cannot become nobody here")
-    for without in (frozenset(), NO_SPACES):
-        assert run(
-            "import os; assert os.getuid() == os.geteuid() == 65534 and os.getgid() == 65534", without=without
-        ).ok
+    assert run("import os; assert os.getuid() == os.geteuid() == os.getgid() == 65534").ok
+    accounts = [run("import os; print(*os.getresuid(), os.getgid())", without=NO_SPACES).stdout for _ in range(2)]
+    for account in accounts:
+        real, effective, saved, group = map(int, account.split())
+        assert real == effective == saved != 0 and group == 65534
+    assert accounts[0] != accounts[1]  # where accounts count processes, each program has its own
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")
+def test_a_program_that_forks_without_end_leaves_room_for_others():
+    if FOUND.account == "root":
+        pytest.skip("root cannot become nobody here")
+    bomb = "import os, time\nfor _ in range(500):\n    try: os.fork()\n    except OSError: time.sleep(0.01)"
+    thread = "import threading, time\nfor _ in range(40):\n    x = threading.Thread(target=int); x.start(); x.join()\n"
+    with ThreadPoolExecutor(4) as pool:
+        bombs = [pool.submit(run, bomb, limits=Limits(seconds=2), without=NO_SPACES) for _ in range(3)]
+        assert all(run(thread, without=NO_SPACES).ok for _ in range(3))
+        assert not any(one.result().ok for one in bombs)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")

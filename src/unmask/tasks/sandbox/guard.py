@@ -59,7 +59,7 @@ def probe(work: str) -> dict[str, Any]:
 def enter(plan: dict[str, Any], work: str, size: int) -> None:
     """Give up what the guard itself does not need either."""
     if plan["account"] == "nobody":
-        kernel.become_nobody(work)
+        kernel.become_nobody(work, own=not counted_apart(plan))
     if plan["user"]:
         kernel.unshare(name for name in kernel.FLAGS if plan[name])
     if plan["mount"]:
@@ -88,10 +88,15 @@ def first_to_go() -> Iterator[Callable[[], None]]:
         os.close(descriptor)
 
 
+def counted_apart(plan: dict[str, Any]) -> bool:
+    """Whether the kernel counts the processes of a namespace without those of the same account outside."""
+    release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2] if part.isdigit())
+    return bool(plan["user"]) and release >= (5, 14)
+
+
 def processes(plan: dict[str, Any], allowed: int) -> int:
     """The limit of RLIMIT_NPROC that leaves this many to the program."""
-    release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2] if part.isdigit())
-    if plan["user"] and release >= (5, 14):
+    if counted_apart(plan):
         return allowed + 2  # the namespace counts for itself: guard and keeper
     mine = 0
     for name in os.listdir("/proc"):

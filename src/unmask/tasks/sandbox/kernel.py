@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 NOBODY = 65534
+OWN = 2**30  # plus the guard's number: an account that nothing else has
 FILES = 4096  # in the temporary directory
 NEWUSER, NEWNS, NEWPID, NEWNET_IPC = 0x10000000, 0x20000, 0x20000000, 0x40000000 | 0x08000000
 FLAGS = {"user": NEWUSER, "mount": NEWNS, "pid": NEWPID, "net": NEWNET_IPC}
@@ -56,16 +57,21 @@ def open_way(path: str) -> None:
     os.close(held)
 
 
-def become_nobody(work: str) -> None:
-    """Root gives itself and the temporary directory away."""
+def become_nobody(work: str, own: bool = False) -> None:
+    """Root gives itself and the temporary directory away: to nobody, or to an account of this program's own."""
+    user = OWN + os.getpid() if own else NOBODY
     if not reachable(work):
         raise PermissionError(f"{work} is root's alone")
     if not reachable(sys.executable):
         open_way(os.path.realpath(sys.base_prefix))
-    os.chown(work, NOBODY, NOBODY)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
+    try:
+        os.chown(work, user, NOBODY)
+        os.setresuid(user, user, user)
+    except OSError:  # a container that knows no such number
+        os.chown(work, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
     os.stat(sys.executable), os.listdir(os.path.dirname(os.__file__))  # or it could start nothing
     call("prctl", 4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: or it could not write its own uid_map
 
