@@ -126,6 +126,16 @@ def test_entries_of_folders() -> None:
     assert {path.stem for path in ROOT.iterdir() if path.name not in beside} == set(MAY_IMPORT)
 
 
+def test_a_checkout_stays_small() -> None:
+    """All tracked files together, weights included: 48 MiB."""
+    top = ROOT.parents[1]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=top, capture_output=True, check=False)
+    if listed.returncode or not (top / ".git").exists():
+        pytest.skip("not a checkout")
+    sizes = [path.stat().st_size for name in listed.stdout.split(b"\0") if (path := top / name.decode()).is_file()]
+    assert sum(sizes) < 48 << 20
+
+
 def test_no_circles_inside_a_folder() -> None:
     graph = {name_of(path): imports(path) for path in FILES}
     for name in graph:

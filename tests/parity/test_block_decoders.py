@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from parity.recording import names, recorded
 from unmask import Recipe, Result, decode
 from unmask.core.state import Vocab
 from unmask.core.walk import walk
@@ -22,23 +22,18 @@ from unmask.models.transformer import Transformer
 Case = dict[str, Any]
 
 
-@cache
-def recorded(recordings: Path, family: str) -> dict[str, Any]:
-    return json.loads((recordings / "blocks" / f"{family}.json").read_text())
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    recordings = Path(metafunc.config.getoption("--recordings"))
-    names = [path.stem for path in sorted((recordings / "blocks").glob("*.json")) if path.stem in RULES]
-    cases = [(name, number) for name in names for number in range(len(recorded(recordings, name)["cases"]))]
-    ids = [f"{name}/{recorded(recordings, name)['cases'][number]['id']}" for name, number in cases]
+    folder = Path(metafunc.config.getoption("--recordings")) / "blocks"
+    known = [name for name in names(folder) if name in RULES]
+    cases = [(name, number) for name in known for number in range(len(recorded(folder, name)["cases"]))]
+    ids = [f"{name}/{recorded(folder, name)['cases'][number]['id']}" for name, number in cases]
     metafunc.parametrize("case", cases, ids=ids)
 
 
 @cache
 def model(recordings: Path, family: str, blocks: int | None, eos: tuple[int, ...]) -> Transformer:
     """The family's tiny checkpoint with these blocks and ends."""
-    file = recorded(recordings, family)
+    file = recorded(recordings / "blocks", family)
     found = load(
         recordings / file["checkpoint"], mask_id=file["mask_id"], **({} if blocks is None else {"blocks": blocks})
     )
@@ -141,7 +136,7 @@ def recordings(request: pytest.FixtureRequest) -> Path:
 
 
 def test_block_decoder(recordings: Path, case: tuple[str, int]) -> None:
-    family, line = case[0], recorded(recordings, case[0])["cases"][case[1]]
+    family, line = case[0], recorded(recordings / "blocks", case[0])["cases"][case[1]]
     size, ends, length, recipe = RULES[family](line)
     denoiser = model(recordings, family, size, ends)
     events: list[dict[str, Any]] = []

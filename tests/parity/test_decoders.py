@@ -1,7 +1,6 @@
 """Every recorded decoding case, through the public `decode`: same tokens, same changes, same entropies."""
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from parity.mapping import recipe
+from parity.recording import names, recorded
 from parity.toy import toy
 from unmask import decode
 
@@ -18,18 +18,13 @@ BITS = 1e-6  # tolerance of entropies
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     recordings = Path(metafunc.config.getoption("--recordings"))
-    names = [path.stem for path in sorted((recordings / "decoders").glob("*.json"))]
+    folder = recordings / "decoders"
     if "case" in metafunc.fixturenames:
-        cases = [(name, number) for name in names for number in range(len(recorded(recordings, name)["cases"]))]
-        ids = [f"{name}/{recorded(recordings, name)['cases'][number]['id']}" for name, number in cases]
+        cases = [(name, number) for name in names(folder) for number in range(len(recorded(folder, name)["cases"]))]
+        ids = [f"{name}/{recorded(folder, name)['cases'][number]['id']}" for name, number in cases]
         metafunc.parametrize("case", cases, ids=ids)
     elif "name" in metafunc.fixturenames:
-        metafunc.parametrize("name", names)
-
-
-@cache
-def recorded(recordings: Path, name: str) -> dict[str, Any]:
-    return json.loads((recordings / "decoders" / f"{name}.json").read_text())
+        metafunc.parametrize("name", names(folder))
 
 
 @pytest.fixture
@@ -43,8 +38,8 @@ def masked(entropies: list[float | None]) -> list[float]:
 
 
 def test_decoder_network(recordings: Path, name: str) -> None:
-    check = load_file(recordings / "toys" / f"{recorded(recordings, name)['toy']}_check.safetensors")
-    network = toy(recordings, recorded(recordings, name)["toy"])
+    check = load_file(recordings / "toys" / f"{recorded(recordings / 'decoders', name)['toy']}_check.safetensors")
+    network = toy(recordings, recorded(recordings / "decoders", name)["toy"])
     tokens = check["tokens"].long()
     logits = network.head.logits(network.hidden(tokens).flatten(0, 1)).view(*tokens.shape, -1)
     real = torch.arange(logits.shape[2]) != network.mask
@@ -52,7 +47,7 @@ def test_decoder_network(recordings: Path, name: str) -> None:
 
 
 def test_decoder_case(recordings: Path, case: tuple[str, int], tmp_path: Path) -> None:
-    file = recorded(recordings, case[0])
+    file = recorded(recordings / "decoders", case[0])
     line = file["cases"][case[1]]
     settings = dict(line["settings"])
     if "background" in settings:
