@@ -12,11 +12,12 @@ fewer paths, waves and stops are prefixes. `stops.py` computes what each rule wo
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -125,20 +126,25 @@ def record(args: argparse.Namespace) -> None:
         with rows.opened(str(args.out / f"{name}.jsonl"), {**about, **origin(model.device)}) as kept:
             done = {line["number"] for line in kept.kept}
             todo = [number for number in range(args.n) if number not in done]
+            each = (args.out / f"{name}.tokens").open("a", encoding="utf-8") if args.tokens else None
             for begin in range(0, len(todo), args.together):
                 some = todo[begin : begin + args.together]
-                kept.add(decoded(model, recipe, asked, some, args.paths))
+                kept.add(decoded(model, recipe, asked, some, args.paths, each))
                 print(f"{name}: {len(kept.kept)} of {args.n}", file=sys.stderr, flush=True)
 
 
 @torch.no_grad()
-def decoded(model: Any, recipe: Recipe, asked: Asked, numbers: list[int], k: int) -> Iterator[dict[str, Any]]:
+def decoded(
+    model: Any, recipe: Recipe, asked: Asked, numbers: list[int], k: int, tokens: TextIO | None = None
+) -> Iterator[dict[str, Any]]:
     given = [asked.given[number] for number in numbers]
     laid = layout(model, None if asked.puzzle else given, given if asked.puzzle else None, recipe)
     denoiser, state, sampler, search, rules = prepare(model, laid, numbers, recipe)
     found = finished(denoiser, state, sampler, search, rules, Reading(laid))
     after, tally = look.look(denoiser, found.state, found.tally, answers=k)
     looks = after.look.tolist()
+    if tokens is not None:
+        keep_tokens(denoiser, found.state, numbers, k, tokens)
     for place, number in enumerate(numbers):
         mine = slice(place * k, place * k + k)
         pairs = [asked.answer(number, one) for one in found.particles[mine]]
@@ -158,6 +164,23 @@ def decoded(model: Any, recipe: Recipe, asked: Asked, numbers: list[int], k: int
         }
 
 
+def keep_tokens(denoiser: Any, state: Any, numbers: list[int], k: int, file: TextIO) -> None:
+    """Every token that was written, with its log-probability then, and given the other half of its answer."""
+    first = dict[tuple[int, tuple[int, ...]], int]()
+    whose = [first.setdefault((row // k, tuple(line)), row) for row, line in enumerate(state.tokens.tolist())]
+    again, _ = look.each_token(denoiser, state, torch.tensor(sorted(first.values()), device=state.tokens.device))
+    again = again[torch.tensor(whose)]
+    for place, number in enumerate(numbers):
+        line = {"number": number, "tokens": [], "then": [], "again": []}
+        for row in range(place * k, place * k + k):
+            columns = state.writable[row].nonzero()[:, 0]
+            line["tokens"].append(state.tokens[row, columns].tolist())
+            line["then"].append([short(one) for one in state.token_logp[row, columns].tolist()])
+            line["again"].append([short(one) for one in again[row, columns].tolist()])
+        file.write(json.dumps(line) + "\n")
+    file.flush()
+
+
 def short(value: float) -> float:
     return float(f"{value:.5g}")
 
@@ -171,6 +194,7 @@ def main() -> None:
     parser.add_argument("--paths", type=int, default=32)
     parser.add_argument("--together", type=int, default=2, help="prompts decoded at a time")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tokens", action="store_true", help="write CELL.tokens too: each token's log-probabilities")
     parser.add_argument("--data", type=Path, help="the folder of the public cd3, cd4 and cd5 files")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype")

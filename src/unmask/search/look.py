@@ -31,10 +31,22 @@ def look(
     it is taken block by block, as the model was trained: two evaluations a block. `known` [B] has looks from before;
     rows where it is NaN are looked at.
     """
-    content = state.writable & ~tail(state)
     known = torch.full_like(state.look, torch.nan) if known is None else known
     rows, whose = _chosen(state, answers, known)
-    total = torch.zeros(len(state.tokens), dtype=torch.float64, device=state.tokens.device)
+    content = state.writable & ~tail(state)
+    logs, asked = each_token(denoiser, state, rows)
+    mean = -logs.sum(1) / content.sum(1).clamp(min=1)
+    score = known.index_copy(0, rows, mean[rows])
+    calls = asked.view(-1, state.particles).amax(1)
+    spent = asked * denoiser.cost
+    tally = replace(tally, calls=tally.calls + calls, evaluations=tally.evaluations + spent, rows=tally.rows + spent)
+    return state.replace(look=score[whose]), tally
+
+
+def each_token(denoiser: Denoiser, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:  # [B, L] float64, [B] int64
+    """The log-probability of each token of these rows given the other half, 0 elsewhere; how often a row was asked."""
+    content = state.writable & ~tail(state)
+    logs = torch.zeros(state.tokens.shape, dtype=torch.float64, device=state.tokens.device)
     asked = torch.zeros_like(state.slot)
     first = _half(state)
     seen = state.replace(cache=None)
@@ -46,15 +58,10 @@ def look(
             if len(some):
                 masked = _masked(seen, hidden, block)
                 found, cache = ask_cached(denoiser, masked, some, hidden[some], state.tokens[some])
-                total = total.index_add(0, some, -found.standing.double().where(hidden[some], 0.0).sum(1))
+                logs = logs.index_add(0, some, found.standing.double().where(hidden[some], 0.0))
                 asked = asked.index_add(0, some, torch.ones_like(some))
                 seen = seen.replace(cache=cache)
-    mean = total / content.sum(1).clamp(min=1)
-    score = known.index_copy(0, rows, mean[rows])
-    calls = asked.view(-1, state.particles).amax(1)
-    spent = asked * denoiser.cost
-    tally = replace(tally, calls=tally.calls + calls, evaluations=tally.evaluations + spent, rows=tally.rows + spent)
-    return state.replace(look=score[whose]), tally
+    return logs, asked
 
 
 def _chosen(state: State, answers: int, known: Tensor) -> tuple[Tensor, Tensor]:  # [R] int64, [B] int64
