@@ -1,12 +1,15 @@
 """Independent paths with all that a choice, a stop or an escalation may go by: recorded once, tried again offline.
 
     python experiments/search/paths.py record runs/paths --cells sudoku24-eb countdown4-eb --n 200 --paths 16
+    python experiments/search/paths.py search runs/paths --cells sudoku24-uniform --n 200
 
 `record` writes, for each puzzle or problem of a cell, every path in the order of its slot: path entropy, surprise, the
 log-probability of its tokens, the second look at it, its evaluations, its answer (equal ones have equal numbers) and
 whether that is right; and the rows that the network computed for all of them. All distinct answers are looked at; the
 evaluations of a look are counted when a rule takes it. Paths of a prompt are those of best-of-n with its seed, so that
-fewer paths, waves and stops are prefixes. `stops.py` computes what each rule would have done.
+fewer paths, waves and stops are prefixes. `stops.py` computes what each rule would have done. `search` decodes the same
+prompts with searches that resample, in their strongest published form, eight particles each, and one path with a step
+for every position.
 """
 
 from __future__ import annotations
@@ -79,6 +82,28 @@ CELLS = {f"{task}-{order}": (task, settings) for task, orders in ORDERS.items() 
 MODELS = {"sudoku24": "sudoku", "problems": "text"}  # countdown for the others
 
 
+METHODS: dict[str, dict[str, Any]] = {
+    # the paper's: after a quarter, the half and three quarters of the steps; its strength is 10 on countdown, else 5
+    "printed": {"search": "smc", "particles": 8},
+    # as published: weights by p, resampled where the effective sample size is under a half, the likeliest path
+    "self-rewarding": {"search": "smc", "particles": 8, "potential": "likelihood", "strength": 1.0, "below": 0.5}
+    | {"choose": "likelihood"},
+    "self-rewarding-surprise": {"search": "smc", "particles": 8, "potential": "likelihood", "strength": 1.0}
+    | {"below": 0.5, "choose": "surprise"},
+    "one-path": {"search": "vanilla"},
+}
+
+
+def method(task: str, settings: dict[str, Any], name: str) -> Recipe:
+    """The recipe of a method in a cell."""
+    given = {**settings, **METHODS[name]}
+    if name == "printed" and MODELS.get(task, "countdown") == "countdown":
+        given["strength"] = 10.0
+    if name == "one-path":
+        given.pop("steps", None)
+    return Recipe(**given)
+
+
 class Asked:
     """The questions of a task, and the verdict on an answer."""
 
@@ -131,6 +156,41 @@ def record(args: argparse.Namespace) -> None:
                 some = todo[begin : begin + args.together]
                 kept.add(decoded(model, recipe, asked, some, args.paths, each))
                 print(f"{name}: {len(kept.kept)} of {args.n}", file=sys.stderr, flush=True)
+
+
+def search(args: argparse.Namespace) -> None:
+    """The prompts of cells under each method: whether the returned answer is right, and any of its paths."""
+    torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for cell in args.cells:
+        task, settings = CELLS[cell]
+        model_name = MODELS.get(task, "countdown")
+        model, asked = unmask.load(model_name, args.device, args.dtype), Asked(task, args.n, args.data)
+        for name in args.methods:
+            recipe = method(task, settings, name)
+            about = {"cell": cell, "method": name, "model": model_name, "weights": fingerprint(model_name)}
+            about |= {"recipe": recipe.to_dict(), "n": args.n, "seeds": "0 …", "puzzles": SEED, "dtype": args.dtype}
+            with rows.opened(str(args.out / f"{cell}.{name}.jsonl"), {**about, **origin(model.device)}) as kept:
+                done = {line["number"] for line in kept.kept}
+                todo = [number for number in range(args.n) if number not in done]
+                for begin in range(0, len(todo), args.together):
+                    kept.add(searched(model, recipe, asked, todo[begin : begin + args.together]))
+            print(f"{cell}, {name}: {args.n}", file=sys.stderr, flush=True)
+
+
+def searched(model: Any, recipe: Recipe, asked: Asked, numbers: list[int]) -> Iterator[dict[str, Any]]:
+    given = [asked.given[number] for number in numbers]
+    what: dict[str, Any] = {"canvases" if asked.puzzle else "prompts": given}
+    for number, found in zip(numbers, unmask.decode_batch(model, recipe=recipe, seeds=numbers, **what), strict=True):
+        right = [asked.answer(number, one)[1] for one in found.particles]
+        yield {
+            "number": number,
+            "right": int(right[found.chosen]),
+            "any": int(any(right)),
+            "evaluations": found.evaluations,
+            "rows": found.rows,
+            "lineages": found.lineages,
+        }
 
 
 @torch.no_grad()
@@ -187,7 +247,7 @@ def short(value: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record",))
+    parser.add_argument("what", choices=("record", "search"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS), metavar="CELL")
     parser.add_argument("-n", "--n", type=int, default=1000)
@@ -196,11 +256,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", action="store_true", help="write CELL.tokens too: each token's log-probabilities")
     parser.add_argument("--data", type=Path, help="the folder of the public cd3, cd4 and cd5 files")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS), metavar="METHOD")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype")
     args = parser.parse_args()
     try:
-        record(args)
+        (record if args.what == "record" else search)(args)
     except UnmaskError as error:
         sys.exit(f"paths: {error}")
 
