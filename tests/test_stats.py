@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
-from unmask.evaluate.stats import auroc, mcnemar, paired, wilson
+from unmask.evaluate.stats import auroc, mcnemar, paired, tango, wilson
 
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order():
@@ -38,8 +39,8 @@ def test_mcnemar():
     assert 0 < mcnemar(900, 100) < 1e-100  # large counts stay numbers
 
 
-def test_the_paired_bootstrap_resamples_questions():
-    """Against drawing whole questions again and again."""
+def test_a_difference_is_between_its_bounds():
+    """With many pairs the interval is that of drawing whole questions again and again."""
     dice = random.Random(1)
     first = [dice.random() < 0.5 for _ in range(120)]
     second = [dice.random() < (0.9 if right else 0.3) for right in first]
@@ -48,9 +49,33 @@ def test_the_paired_bootstrap_resamples_questions():
     assert found.better - found.worse == sum(second) - sum(first)
     each = sorted(sum(second[n] - first[n] for n in dice.choices(range(120), k=120)) / 120 for _ in range(4000))
     assert found.low == pytest.approx(each[100], abs=0.02) and found.high == pytest.approx(each[3900], abs=0.02)
-    assert paired(first, second) == found  # a fixed seed
+
+
+def test_the_score_interval():
+    """Without a pair that differs it has a closed form; it mirrors; three of 1,000 to none are not yet a difference."""
+    none = 1.959964**2 / (1000 + 1.959964**2)
+    assert tango(0, 0, 1000) == (pytest.approx(-none, rel=1e-5), pytest.approx(none, rel=1e-5))
+    assert tango(3, 0, 1000)[0] < 0 < tango(4, 0, 1000)[0]
+    for better, worse, n in [(0, 0, 4), (1, 0, 43), (4, 1, 50), (9, 3, 20), (20, 0, 20), (0, 7, 9)]:
+        low, high = tango(better, worse, n)
+        assert -1 <= low <= (better - worse) / n <= high <= 1
+        assert tango(worse, better, n) == (pytest.approx(-high, abs=1e-9), pytest.approx(-low, abs=1e-9))
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.02, 0.02), (0.1, 0.02), (0.3, 0.2)])
+def test_the_score_interval_holds_in_95_of_100(p, q):
+    """Exactly, over all outcomes of 40 pairs."""
+    n, held, log = 40, 0.0, [0.0]
+    for k in range(1, n + 1):
+        log.append(log[-1] + math.log(k))
+    for b in range(n + 1):
+        for c in range(n + 1 - b):
+            chance = log[n] - log[b] - log[c] - log[n - b - c] + b * math.log(p) + c * math.log(q)
+            low, high = tango(b, c, n)
+            held += math.exp(chance + (n - b - c) * math.log(1 - p - q)) * (low <= p - q <= high)
+    assert 0.92 < held < 0.995
 
 
 def test_equal_runs_do_not_differ():
     found = paired([True, False], [True, False])
-    assert (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
+    assert (found.difference, found.p) == (0, 1) and found.low == pytest.approx(-found.high) != 0

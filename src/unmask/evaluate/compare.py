@@ -12,7 +12,7 @@ from typing import Any
 from unmask.errors import InputError
 from unmask.evaluate import rows
 from unmask.evaluate.rows import Row
-from unmask.evaluate.stats import RESAMPLES, SEED, auroc, paired, wilson
+from unmask.evaluate.stats import auroc, paired, wilson
 
 
 def summary(found: Sequence[Row]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def compare(paths: Sequence[str]) -> dict[str, Any]:
         more = {"left_out": len(run) - len(common), "unfinished": file.missing}
         found.append(about | more | summary(mine) | {"against": None if run is runs[0] else against(first, mine)})
     about = {name: files[0].header[name] for name in ("task", "data", "sha256")}
-    return about | {"n": len(common), "resamples": RESAMPLES, "seed": SEED, "runs": found}
+    return about | {"n": len(common), "runs": found}
 
 
 def _different(paths: Sequence[str]) -> list[str]:
