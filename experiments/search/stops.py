@@ -5,8 +5,9 @@
 For every cell: the share solved, and the evaluations that it took, of E-BoN, of surprise, of likelihood, of the look
 and of `auto` with eight paths, and of a perfect choice; then of `auto` that stops. Its threshold is found by conformal
 risk control on one half of the puzzles and used on the other half, twenty times, without labels (the answer changes)
-and with labels (a right answer becomes a wrong one). Differences have paired 95 % intervals over puzzles. Last,
-escalation: the paths of one cell after those of another of the same puzzles, by the look alone.
+and with labels (a right answer becomes a wrong one). Differences have Tango's 95 % intervals. Then the means over
+cells, escalation (the paths of one cell after those of another of the same puzzles, by the look alone), and the
+searches that `paths.py search` has decoded.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import argparse
 import json
 import math
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.decoding.recipe import Recipe
-from unmask.evaluate.stats import wilson
+from unmask.evaluate.stats import paired
 from unmask.evaluate.stopping import Stop, stopped, threshold
 
 Row = dict[str, Any]
@@ -77,11 +79,11 @@ def stops(row: Row, most: int, looks: bool, labels: bool) -> list[Stop]:
     return found
 
 
-def paired(differences: list[float]) -> str:
-    n = len(differences)
-    mean = sum(differences) / n
-    half = 1.96 * math.sqrt(sum((one - mean) ** 2 for one in differences) / max(1, n - 1) / n)
-    return f"{100 * mean:+.1f} ({100 * (mean - half):+.1f} to {100 * (mean + half):+.1f})"
+def difference(first: list[int], second: list[int]) -> str:
+    """The second less the first in points, with its interval, and McNemar's p where it is under 0.05."""
+    found = paired([bool(one) for one in first], [bool(one) for one in second])
+    sure = f", p {found.p:.2g}" if found.p < 0.05 else ""
+    return f"{100 * found.difference:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f}{sure})"
 
 
 def fixed(rows: list[Row], looks: bool, k: int = 8) -> list[str]:
@@ -90,8 +92,7 @@ def fixed(rows: list[Row], looks: bool, k: int = 8) -> list[str]:
     cells = []
     for rule in ("entropy", "surprise", "log_prob", "look", "both"):
         right = [row["right"][best(row, k, rule)] for row in rows]
-        difference = "" if rule == "entropy" else " " + paired([a - b for a, b in zip(right, base, strict=True)])
-        cells.append(f"{100 * sum(right) / n:.1f}{difference}")
+        cells.append(f"{100 * sum(right) / n:.1f}{'' if rule == 'entropy' else ' ' + difference(base, right)}")
     one = sum(sum(row["right"][:k]) / k for row in rows) / n
     oracle = sum(any(row["right"][:k]) for row in rows) / n
     evaluations = sum(spent(row, k, False) for row in rows) / n
@@ -99,34 +100,52 @@ def fixed(rows: list[Row], looks: bool, k: int = 8) -> list[str]:
     return [f"{100 * one:.1f}", *cells, f"{100 * oracle:.1f}", f"{evaluations:.0f}", f"{more:.0f}"]
 
 
-def stopping(rows: list[Row], most: int, looks: bool, labels: bool, epsilon: float) -> list[str]:
+@dataclass
+class Stopped:
+    """A stop in one cell, over resplits."""
+
+    right: float
+    evaluations: float
+    centile: int  # 95th, of the evaluations
+    full: float  # evaluations without a stop
+    paths: float
+    capped: float  # share of prompts that had all paths
+    losses: list[float]  # of each split
+
+    def line(self, base: float) -> list[str]:
+        kept = sum(self.losses) / len(self.losses)
+        return [
+            f"{100 * self.right:.1f}",
+            f"{100 * (self.right - base):+.1f}",
+            f"{self.evaluations:.1f}",
+            f"{self.centile}",
+            f"{self.full:.0f}",
+            f"{self.paths:.2f}",
+            f"{100 * self.capped:.0f} %",
+            f"{kept:.3f}",
+        ]
+
+
+def stopping(rows: list[Row], most: int, looks: bool, labels: bool, epsilon: float) -> Stopped:
     """Over resplits: the threshold from one half, its figures on the other."""
-    rng, found = random.Random(7), []
+    rng, found, losses = random.Random(7), [], []
+    rule = "both" if looks else "surprise"
+    each = [stops(row, most, looks, labels) for row in rows]
     for _ in range(SPLITS):
         order = list(range(len(rows)))
         rng.shuffle(order)
         half = len(order) // 2
-        until = threshold([stops(rows[at], most, looks, labels) for at in order[:half]], epsilon, RECIPE).until
-        for at in order[half:]:
-            end = stopped(stops(rows[at], most, looks, labels), until)
-            rule = "both" if looks else "surprise"
+        until = threshold([each[at] for at in order[:half]], epsilon, RECIPE).until
+        ends = [(at, stopped(each[at], until)) for at in order[half:]]
+        losses.append(sum(end.loss for _, end in ends) / len(ends))
+        for at, end in ends:
             right = rows[at]["right"][best(rows[at], end.paths, rule)]
-            base = rows[at]["right"][best(rows[at], 8, "entropy")]
-            found.append((right, end.evaluations, end.loss, end.paths, right - base, end.paths == most))
+            found.append((right, end.evaluations, end.paths, end.paths == most))
     n = len(found)
-    mean = [sum(float(one[place]) for one in found) / n for place in range(6)]
+    right, evaluations, paths, capped = (sum(float(one[place]) for one in found) / n for place in range(4))
     spread = sorted(one[1] for one in found)[int(0.95 * n)]
-    full = sum(stops(row, most, looks, labels)[-1].evaluations for row in rows) / len(rows)
-    return [
-        f"{100 * mean[0]:.1f}",
-        f"{100 * mean[4]:+.1f}",
-        f"{mean[1]:.1f}",
-        f"{spread}",
-        f"{full:.0f}",
-        f"{mean[3]:.2f}",
-        f"{100 * mean[5]:.0f} %",
-        f"{mean[2]:.3f}",
-    ]
+    full = sum(one[-1].evaluations for one in each) / len(rows)
+    return Stopped(right, evaluations, spread, full, paths, capped, losses)
 
 
 # --- escalation ------------------------------------------------------------------------------------------------------
@@ -197,18 +216,79 @@ def table(heads: list[str], lines: list[list[str]]) -> None:
     print()
 
 
+Cells = dict[str, tuple[list[Row], bool]]  # rows, and whether a step may write many
+
+
+def read(folder: Path) -> Cells:
+    cells: Cells = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        header, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if len(rows) >= 40 and "method" not in header:
+            unplanned = header["recipe"]["sampler"] in ("eb", "fast-dllm", "sdar", "llada2", "fast-dllm-v2")
+            cells[path.stem] = sorted(rows, key=lambda row: row["number"]), unplanned
+    return cells
+
+
+def means(cells: Cells, most: int, epsilon: float) -> None:
+    """Over the cells: solved, and evaluations as a share of those of E-BoN with eight paths."""
+    told: dict[str, list[tuple[float, float]]] = {}
+    for name, (rows, looks) in cells.items():
+        n, eight = len(rows), sum(spent(row, 8, False) for row in rows) / len(rows)
+        auto = "both" if looks else "surprise"
+
+        def keep(what: str, right: float, evaluations: float, eight: float = eight) -> None:
+            told.setdefault(what, []).append((right, evaluations / eight))
+
+        keep("one path", sum(sum(row["right"][:8]) / 8 for row in rows) / n, eight / 8)
+        keep("E-BoN, 8", sum(row["right"][best(row, 8, "entropy")] for row in rows) / n, eight)
+        keep("likelihood, 8", sum(row["right"][best(row, 8, "log_prob")] for row in rows) / n, eight)
+        keep("surprise, 8", sum(row["right"][best(row, 8, "surprise")] for row in rows) / n, eight)
+        cost = sum(spent(row, 8, looks) for row in rows) / n
+        keep("auto, 8", sum(row["right"][best(row, 8, auto)] for row in rows) / n, cost)
+        keep("any of 8", sum(any(row["right"][:8]) for row in rows) / n, eight)
+        for cap in sorted({8, min(most, len(rows[0]["right"]))}):
+            found = stopping(rows, cap, looks, False, epsilon)
+            keep(f"auto, stopped, at most {8 if cap == 8 else most}", found.right, found.evaluations)
+            if cap == min(most, len(rows[0]["right"])) == 8:
+                keep(f"auto, stopped, at most {most}", found.right, found.evaluations)
+        del name
+    lines = []
+    for what, values in told.items():
+        right, share = (sum(one[place] for one in values) / len(values) for place in range(2))
+        lines.append([what, f"{100 * right:.1f}", f"{share:.2f}", f"{max(one[1] for one in values):.2f}"])
+    print(f"Means of {len(cells)} cells; evaluations as a share of E-BoN's with eight paths.\n")
+    table(["", "solved", "evaluations", "largest of a cell"], lines)
+
+
+def methods(folder: Path, cells: Cells) -> None:
+    """Searches that resample, against E-BoN and auto with eight paths of the same prompts."""
+    lines = []
+    for path in sorted(folder.glob("*.*.jsonl")):
+        header, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        if header["cell"] in cells:
+            known, looks = cells[header["cell"]]
+            paths = {row["number"]: row for row in known}
+            both_have = [row for row in rows if row["number"] in paths]
+            mine = [row["right"] for row in both_have]
+            entropy = [paths[row["number"]]["right"][best(paths[row["number"]], 8, "entropy")] for row in both_have]
+            rule = "both" if looks else "surprise"
+            auto = [paths[row["number"]]["right"][best(paths[row["number"]], 8, rule)] for row in both_have]
+            n = max(1, len(both_have))
+            share = f"{100 * sum(mine) / n:.1f}", f"{100 * sum(row['any'] for row in both_have) / n:.1f}"
+            cost = f"{sum(row['evaluations'] for row in both_have) / n:.0f}"
+            lines.append([header["cell"], header["method"], str(n), *share, cost])
+            lines[-1] += [difference(entropy, mine), difference(auto, mine)]
+    if lines:
+        table("cell|method|n|solved|any path|evaluations|less E-BoN|less auto".split("|"), lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--paths", type=int, default=16)
     parser.add_argument("--epsilon", type=float, default=0.05)
     args = parser.parse_args()
-    cells: dict[str, tuple[list[Row], bool]] = {}
-    for path in sorted(args.folder.glob("*.jsonl")):
-        header, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        if len(rows) >= 40:
-            unplanned = header["recipe"]["sampler"] in ("eb", "fast-dllm", "sdar", "llada2", "fast-dllm-v2")
-            cells[path.stem] = sorted(rows, key=lambda row: row["number"]), unplanned
+    cells = read(args.folder)
     print("Eight paths; share solved in percent, difference from E-BoN in points.\n")
     heads = "cell|n|one path|E-BoN|surprise|likelihood|look|both|any of 8|evaluations|with looks".split("|")
     table(heads, [[name, str(len(rows)), *fixed(rows, looks)] for name, (rows, looks) in cells.items()])
@@ -219,14 +299,16 @@ def main() -> None:
             heads = "cell|solved|less E-BoN-8|evaluations|95th centile|without stop|paths|at the cap|loss".split("|")
             lines = []
             for name, (rows, looks) in cells.items():
-                lines.append([name, *stopping(rows, most, looks, labels, args.epsilon)])
+                base = sum(row["right"][best(row, 8, "entropy")] for row in rows) / len(rows)
+                found = stopping(rows, min(most, len(rows[0]["right"])), looks, labels, args.epsilon)
+                lines.append([name, *found.line(base)])
             table(heads, lines)
         print(f"Escalation by the look, epsilon {args.epsilon:g}: {how}.\n")
         found = [escalating(cells, task, labels, args.epsilon) for task in PLANS]
         table("task|plan|n|solved|evaluations|95th centile|without stop".split("|"), [one for one in found if one])
-    total = sum(len(rows) for rows, _ in cells.values())
-    half = 50 * (wilson(40, 80)[1] - wilson(40, 80)[0])
-    print(f"{total} prompts in {len(cells)} cells; the 95 % interval of a share of 80 is at most ± {half:.0f} points.")
+    means(cells, args.paths, args.epsilon)
+    methods(args.folder, cells)
+    print(f"{sum(len(rows) for rows, _ in cells.values())} prompts in {len(cells)} cells")
 
 
 if __name__ == "__main__":
