@@ -269,7 +269,16 @@ def read(path: str | Path) -> Rows:
 
 def identity(header: Mapping[str, Any]) -> Line:
     """What makes two runs differ: the fields of a header that they must share."""
-    return {name: header.get(name) for name in SAME if name not in LATER or header.get(name) is not None}
+    made = {name: header.get(name) for name in SAME if name not in LATER or header.get(name) is not None}
+    recipe = made.get("recipe")
+    if header.get("background") is not None and isinstance(recipe, dict):
+        made["recipe"] = {name: one for name, one in recipe.items() if name != "background" or not _is_path(one)}
+    return made
+
+
+def _is_path(value: object) -> bool:
+    """Whether a background is a file of the user's, which counts by its contents, and not a bundled one."""
+    return isinstance(value, str) and bool(Path(value).suffix or Path(value).name != value)
 
 
 def check_place(path: str | None) -> None:
@@ -350,6 +359,8 @@ def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], path: str) ->
         if name == "recipe" and isinstance(one, dict) and isinstance(two, dict):
             one, two = ({ALIASES.get(key, key): value for key, value in some.items()} for some in (one, two))
             keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
+            if there.get("background") is not None:  # its contents are compared, wherever it is
+                keys = [key for key in keys if key != "background" or not all(map(_is_path, (one[key], two[key])))]
             found += [f"{key} is {_short(one.get(key))} there and {_short(two.get(key))} here" for key in keys]
         elif one != two and not (name == "model" and same_weights):
             found.append(f"{words} is {_short(one)} there and {_short(two)} here")
