@@ -184,7 +184,9 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 
 def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
-    refuse(args, ("data_dir", "shots", "prompt", "chat", "batch", "insist", "any_recipe", "max_rows", "compile"), "text")
+    refuse(
+        args, ("data_dir", "shots", "prompt", "chat", "batch", "insist", "any_recipe", "max_rows", "compile"), "text"
+    )
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
     name = args.model or "text"

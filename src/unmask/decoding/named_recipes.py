@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,8 @@ class NamedRecipe:
 
 def _begun(names: list[str]) -> str:
     """What all of these names begin with."""
-    return os.path.commonprefix(names).rstrip("-")
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in alike).rstrip("-")
 
 
 def settings_of(name: object) -> dict[str, Any]:

@@ -219,6 +219,7 @@ class Row:
     paths: int | None = None  # that were decoded; None in rows of older versions
     look: float | None = None  # nats a position, at a second look; None where there was none
     template: str | None = None  # the prompt that it was asked with: ours, or a file and its hash; None for puzzles
+    spread: float | None = None  # bits: SD of path entropy over the paths of the question; None with one path
 
 
 LARGEST = 2**63  # whole numbers of a row are below: sums of larger ones are not floats
@@ -234,12 +235,23 @@ class Rows:
     kept: list[Line] = field(default_factory=list)
     file: JsonLines | None = None
     first: list[Line] = field(default_factory=list)  # goes to the file before the next row
+    resumed: list[Line] = field(default_factory=list)  # what changed each time that the run was resumed elsewhere
+    begun: Line = field(default_factory=dict)  # the header as it was when the run began
+
+    @property
+    def origins(self) -> list[list[str | None]]:
+        """Commit and day of everything that the rows were made by, in order; a + marks uncommitted changes."""
+        all_of_them = [self.header if not self.resumed else self.begun, *self.resumed]
+        pairs = [(one.get("commit"), str(one.get("date"))[:10]) for one in all_of_them]
+        return [list(pair) for pair in dict.fromkeys(pairs)]
 
     def add(self, new: Iterable[Line]) -> None:
         """Keep rows: they are on the disk when this returns."""
         some = list(new)
         if self.file is not None and some:
             self.file.add([*self.first, *some])
+            self.begun = self.begun or self.header
+            self.resumed += [line["resumed"] for line in self.first]
             self.first = []
         self.kept += some
 
@@ -322,14 +334,16 @@ def _run(lines: list[Line | None], torn: bytes, path: str) -> Rows | None:
     if header is None or header.get("kind") != KIND or not isinstance(header.get("n"), int):
         raise foreign
     found: dict[int, Line] = {}
+    begun, moves = header, []
     for number, row in enumerate(lines[1:], 2):
         if row is not None and isinstance(row.get("resumed"), dict):
             header = header | row["resumed"]
+            moves.append(row["resumed"])
         elif row is None or not isinstance(row.get("number"), int) or row["number"] in found:
             raise InputError(f"line {number} of {path!r} is not a row, or repeats one", "give another file")
         else:
             found[row["number"]] = row
-    return Rows(header, list(found.values()))
+    return Rows(header, list(found.values()), resumed=moves, begun=begun)
 
 
 def _check(line: Line, header: Line, path: str) -> None:

@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
@@ -98,8 +99,7 @@ def check_readable(path: Path) -> None:
 
 def _parquet(path: Path) -> list[Row]:
     check_readable(path)
-    from pyarrow import parquet
-
+    parquet = import_module("pyarrow.parquet")
     try:
         found: list[Row] = parquet.read_table(str(path)).to_pylist()
     except (OSError, ValueError) as error:  # pyarrow's own are of these kinds
