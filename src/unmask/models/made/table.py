@@ -94,6 +94,13 @@ class Table:
         chances = torch.cat([self._conditionals(given[i : i + size]) for i in range(0, len(given), size)])
         return chances.log()[same[:, None], columns.clamp(min=0)], None
 
+    def joint_entropy(self, given: Tensor) -> Tensor:  # [R, limit] int64 -> [R] nats
+        """The entropy of all masked positions together, given the others: the oracle's uncertainty of a state."""
+        fits = (given[:, None, :] == self.sequences) | (given[:, None, :] == self.vocab.mask)  # [R, A, limit]
+        weights = fits.all(2) * self.probability
+        entropy: Tensor = torch.special.entr(weights / weights.sum(1, keepdim=True)).sum(1)
+        return entropy
+
     def _conditionals(self, given: Tensor) -> Tensor:  # [R, limit] -> [R, limit, V]
         letters = torch.arange(self.joint.shape[0], device=self.device)
         fits = (given[:, :, None] == letters) | (given[:, :, None] == self.vocab.mask)  # [R, limit, V]
