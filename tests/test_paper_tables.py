@@ -101,6 +101,21 @@ def test_table_2_has_averages_seeds_and_both_verdicts(made, monkeypatch, capsys,
     assert seeds == {0, 1_000_000}
 
 
+def test_processes_share_a_folder(made, monkeypatch, capsys, tmp_path) -> None:
+    """One process for each GPU, each with some of the places: the table of all of them decodes nothing again."""
+    fewer(monkeypatch, "table2", "Confidence / alone")
+    monkeypatch.chdir(tmp_path)
+    given = ["paper", "table2", "--limit", "1", "--scale", "0.05", "--model", str(made / "llada"), "--no-pictures"]
+    given += ["--data-dir", str(made / "data")]
+    for place in ("countdown", "sudoku"):
+        assert main([*given, "--on", place]) == 0
+    kept = {path: path.read_bytes() for path in Path("runs/paper/rows").iterdir()}
+    assert len(kept) == 2
+    assert main([*given, "--on", "countdown", "--on", "sudoku"]) == 0
+    assert {path: path.read_bytes() for path in Path("runs/paper/rows").iterdir()} == kept
+    assert "average: solved" in capsys.readouterr().out
+
+
 def test_table_8_and_figure_5_run_on_their_families(made, monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     fewer(monkeypatch, "table8", "P2 / alone", "Margin / E-SMC")

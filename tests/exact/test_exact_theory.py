@@ -15,6 +15,7 @@ import torch
 from oracle import SIGMAS, Oracle, Tokens, joint_entropy, marginal_entropies
 from torch import Tensor
 
+from unmask.cli import main
 from unmask.core.entropy import BIT
 from unmask.decoding.recipe import Recipe
 from unmask.evaluate.stats import Mean, mean
@@ -282,6 +283,15 @@ def test_the_oracle_of_a_table_is_below_the_state_entropies():
     assert found.least > 0 and found.joint.value < found.sum.value
     whole = torch.full((1, 3), table.vocab.mask)
     assert table.joint_entropy(whole).item() == pytest.approx(float(joint_entropy(table.joint)))
+    assert table.joint_entropy(whole[:, :2]).item() == pytest.approx(float(joint_entropy(table.joint.sum(2))))
+
+
+def test_the_command_prints_the_oracle_of_a_table(tmp_path, capsys):
+    (tmp_path / "words.txt").write_text("tea\nrats\n")
+    given = ["theory", str(tmp_path / "words.txt"), "--model", "table", "--steps", "3", "--draws", "4"]
+    assert main([*given, "--best-of", "2", "--data-entropy", "0", "-o", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "entropy of all masked positions together" in out and "its drift" in out and "largest" in out
 
 
 # --- the NELBO and the integral of state entropy ---------------------------------------------------------------------

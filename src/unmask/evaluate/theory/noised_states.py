@@ -122,12 +122,14 @@ class OracleStates:
 @torch.no_grad()
 def oracle(model: Table, texts: Sequence[Known], draws: int = 16, seed: int = 0) -> OracleStates:
     """The oracle's uncertainty beside its upper bound, over noised states of the texts."""
-    state, _, _ = _noised(model, texts, [seed + place for place in range(len(texts))], draws)
-    rows = (state.masked.sum(1) > 1).nonzero()[:, 0]
-    beliefs = ask(model, state, rows, state.masked[rows], state.tokens[rows])
-    several = state.masked[rows].sum(1)
-    total = bits(state_entropy(beliefs.entropy, state.masked[rows]) * several)
-    joint = bits(model.joint_entropy(state.tokens[rows]))
+    totals, joints = [], []
+    for place, text in enumerate(texts):
+        state, _, _ = _noised(model, [text], [seed + place], draws)
+        rows = (state.masked.sum(1) > 1).nonzero()[:, 0]
+        beliefs = ask(model, state, rows, state.masked[rows], state.tokens[rows])
+        totals.append(state_entropy(beliefs.entropy, state.masked[rows]) * state.masked[rows].sum(1))
+        joints.append(model.joint_entropy(state.tokens[rows]))
+    total, joint = bits(torch.cat(totals)), bits(torch.cat(joints))
     return OracleStates(mean(joint), mean(total), mean(total - joint), float((total - joint).min()))
 
 
