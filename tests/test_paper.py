@@ -49,7 +49,7 @@ on = "sudoku"
 """
 
 
-THEIRS = ("llada", "code")  # benchmarks that no embedded model can be asked
+THEIRS = ("llada", "code")  # benchmarks that no bundled model can be asked
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -66,7 +66,7 @@ def test_every_experiment_can_be_decoded(name: str) -> None:
         assert place.theirs or place.task is None or (place.made and place.n and place.n >= 500)
     assert given <= taken | {"search", "sampler"}, "settings that no cell takes"
     for numbers in experiment.printed.values():
-        assert {label for label in numbers if label != "on"} <= {cell.name for cell in experiment.cells}
+        assert {label for label in numbers if label not in ("on", "of")} <= {cell.name for cell in experiment.cells}
 
 
 def test_recipes_of_the_paper_by_name(capsys) -> None:
@@ -115,7 +115,7 @@ def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge, capsys) -> N
     job = PaperRun(experiment, experiment.places["text"], tmp_path, on_cell=show.milestone)
     assert all("ln_ppl" not in one for one in run(job))
     capsys.readouterr()
-    found = run(replace(job, judge=lambda: small_judge))
+    found = run(replace(job, judges=(lambda: small_judge,)))
     told = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
     assert told == [f"text: {verb} cell {place} of 2" for verb in ("sampled", "judged") for place in (1, 2)]
     assert [one["n"] for one in found] == [3, 3]
@@ -126,7 +126,7 @@ def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge, capsys) -> N
     change = found[1]["against"]["ln_ppl"]
     assert change["difference"] == pytest.approx(found[1]["ln_ppl"]["mean"] - found[0]["ln_ppl"]["mean"])
     fewer = replace(experiment, cells=experiment.cells[1:])
-    again = run(replace(job, experiment=fewer, place=replace(job.place, n=2), judge=lambda: small_judge))
+    again = run(replace(job, experiment=fewer, place=replace(job.place, n=2), judges=(lambda: small_judge,)))
     assert [one["n"] for one in again] == [2]  # of rows that an experiment with more samples has made
     assert again[0]["evaluations"] == sum(row["evaluations"] for row in rows if row["number"] < 2)
     assert len((tmp_path / "rows" / found[1]["rows"]).read_text().splitlines()) == 4
@@ -145,7 +145,7 @@ def test_texts_begin_with_a_prompt_and_end_before_an_end(tmp_path, small_judge: 
     assert {one["rows"] for one in run(job)}.isdisjoint(
         one["rows"] for one in run(replace(job, experiment=nothing, place=replace(nothing.places["text"], n=16)))
     )
-    found = run(replace(job, judge=lambda: small_judge))
+    found = run(replace(job, judges=(lambda: small_judge,)))
     for one in found:
         rows = [json.loads(line) for line in (tmp_path / "rows" / one["rows"]).read_text().splitlines()[1:]]
         full = [row for row in rows if row["text"]]

@@ -125,6 +125,7 @@ ROWS = {
         "finish": "what ended the text: `end` (an end token), `stop` (a stop string) or `length` (the canvas was full)",
         "group": "size of the question, as `3 steps`; null for tasks without sizes",
         "template": "the prompt: `ours`, or name and first digits of the SHA-256 of its file; null for puzzles",
+        "spread": "SD of path entropy over the paths of the question, bits; null with one path",
     },
 }
 

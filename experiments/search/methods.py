@@ -151,13 +151,16 @@ def beams(k: int) -> dict[str, Any]:
 
 
 EVEN = {"search": "smc", "scheme": "systematic"}
+SELF_REWARDING = {"potential": "likelihood", "strength": math.log(2), "below": 0.5, "choose": "likelihood"}
 # Names -> settings of K particles; a function is given the cell and K. What is chosen at the end is tried on the rows.
 METHODS: dict[str, Any] = {
     "best-of-n": {"search": "best-of-n"},
     "auto": {"search": "auto"},
     "steps": lambda cell, k: {"search": "vanilla", "steps": cell.steps * k},
     "printed": {"search": "smc"},
-    "self-rewarding": {"search": "smc", "potential": "likelihood", "strength": 1.0},
+    # as its authors run it: weights by p, resampling where the effective sample size is under K/2, the likeliest path
+    "self-rewarding": {"search": "smc", **SELF_REWARDING},
+    "likelihood-1": {"search": "smc", "potential": "likelihood", "strength": 1.0},  # by p^1.44, at every evaluation
     **{f"ess-{share}": {**EVEN, "target": share} for share in (0.5, 0.7, 0.85)},
     **{
         f"{scheme}-0.7": {**EVEN, "scheme": scheme, "target": 0.7}

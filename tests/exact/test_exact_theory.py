@@ -15,11 +15,12 @@ import torch
 from oracle import SIGMAS, Oracle, Tokens, joint_entropy, marginal_entropies
 from torch import Tensor
 
+from unmask.cli import main
 from unmask.core.entropy import BIT
 from unmask.decoding.recipe import Recipe
 from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory import quantities
-from unmask.evaluate.theory.noised_states import measure
+from unmask.evaluate.theory.noised_states import measure, oracle
 from unmask.evaluate.theory.reference import Known, generated, reference
 from unmask.evaluate.theory.report import study, summary
 from unmask.models.made.table import Table
@@ -213,6 +214,84 @@ def test_the_bound_of_proposition_2_does_not_hold():
     epsilon = max(step_divergences(data, model, 64))
     assert gap > 10 * (epsilon + math.sqrt(epsilon / 2) * math.log(2))
     assert quantities.needed_epsilon(gap, 2) > 10 * epsilon
+
+
+def test_the_loss_is_the_entropy_of_the_data_and_the_divergence():
+    """The lemma: -Σ q log p = H(q) + KL(q ‖ p), for the conditionals of every state of two tables."""
+    data, model = pair(1, 2, 1.0)
+    for z in data.states():
+        for place in data.masked(z):
+            q, p = data.conditionals(z)[place], model.conditionals(z)[place]
+            loss = -sum(a * math.log(b) for a, b in zip(q, p, strict=True) if a > 0)
+            divergence = sum(a * math.log(a / b) for a, b in zip(q, p, strict=True) if a > 0)
+            assert loss == pytest.approx(ideal.entropy(q) + divergence, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_entropy_is_concave(seed):
+    """The lemma: the entropy of a mixture is at least the mixture of entropies, and of the two tables' states too."""
+    dice = torch.Generator().manual_seed(seed)
+    q, p = torch.rand(2, 5, generator=dice, dtype=torch.float64)
+    q, p = (one / one.sum() for one in (q, p))
+    for share in (0.0, 0.25, 0.5, 1.0):
+        mixed = ideal.entropy((share * q + (1 - share) * p).tolist())
+        apart = share * ideal.entropy(q.tolist()) + (1 - share) * ideal.entropy(p.tolist())
+        assert mixed >= apart - 1e-12 and (mixed > apart + 1e-6) == (0 < share < 1)
+
+
+def test_what_the_proof_of_proposition_2_drops():
+    """Two distributions whose entropies differ by more than δ log(K - 1): only h(δ) makes the bound true."""
+    size, delta = 8, 0.1
+    q = [1.0] + [0.0] * (size - 1)
+    p = [1 - delta] + [delta / (size - 1)] * (size - 1)
+    gap, without = ideal.entropy(p) - ideal.entropy(q), delta * math.log(size - 1)
+    assert gap > without + 0.3
+    assert gap == pytest.approx(without + quantities.dropped(2 * delta * delta))  # Audenaert's bound is met
+    assert quantities.dropped(0.0) == 0 and quantities.dropped(0.5) == pytest.approx(math.log(2))
+    printed, whole = (quantities.needed_epsilon(0.15, 4096, flag) for flag in (False, True))
+    assert whole is not None and printed is not None and whole < printed
+    again = whole + math.sqrt(whole / 2) * math.log(4096) + quantities.dropped(whole)
+    assert again == pytest.approx(0.15)
+
+
+def test_the_largest_step_is_that_of_the_definition():
+    """Data of one sequence: a step's divergence is its loss, and the largest of them is ε of the definition."""
+    joint = torch.full((SIZE,) * LENGTH, 1e-15, dtype=torch.float64)
+    joint[0, 1, 1] = 1.0
+    data, model = Oracle(joint), pair(3, 4, 1.0)[1]
+    each = step_divergences(data, model, STEPS)
+    texts = [Known([0, 1, 1], [True] * LENGTH)] * 400
+    found = summary(study(model.table, texts, RECIPE.replace(temperature=0.0), draws=1, paths=4), SIZE, None, 0.0)
+    paths = found["divergence"]
+    assert paths["epsilon_largest"] == pytest.approx(max(each), rel=0.1)
+    assert paths["epsilon"]["value"] == pytest.approx(sum(each) / STEPS, rel=0.1)
+    assert paths["epsilon_largest"] > paths["epsilon"]["value"]
+
+
+def test_the_best_of_several_paths_drifts_less():
+    data, model = pair(0, 100, 2.0)
+    texts = draws(data.table, 60, seed=1)
+    one, four = (summary(study(model.table, texts, RECIPE, draws=1, best_of=n), SIZE, None, None) for n in (1, 4))
+    assert one["divergence"]["best"] is None
+    assert four["divergence"]["best_drift"]["value"] < four["divergence"]["drift"]["value"] - 0.05
+    assert four["divergence"]["generated"]["value"] == pytest.approx(one["divergence"]["generated"]["value"], abs=0.1)
+
+
+def test_the_oracle_of_a_table_is_below_the_state_entropies():
+    table = Table(ideal.random_joint(3, 3, 5))
+    found = oracle(table, everything(table), draws=4)
+    assert found.least > 0 and found.joint.value < found.sum.value
+    whole = torch.full((1, 3), table.vocab.mask)
+    assert table.joint_entropy(whole).item() == pytest.approx(float(joint_entropy(table.joint)))
+    assert table.joint_entropy(whole[:, :2]).item() == pytest.approx(float(joint_entropy(table.joint.sum(2))))
+
+
+def test_the_command_prints_the_oracle_of_a_table(tmp_path, capsys):
+    (tmp_path / "words.txt").write_text("tea\nrats\n")
+    given = ["theory", str(tmp_path / "words.txt"), "--model", "table", "--steps", "3", "--draws", "4"]
+    assert main([*given, "--best-of", "2", "--data-entropy", "0", "-o", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "entropy of all masked positions together" in out and "its drift" in out and "largest" in out
 
 
 # --- the NELBO and the integral of state entropy ---------------------------------------------------------------------

@@ -18,12 +18,14 @@ from unmask.cli.compare import share
 from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.defaults import canonical
-from unmask.decoding.named_recipes import RECIPES
+from unmask.decoding.named_recipes import RECIPES, NamedRecipe
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.evaluate import header, rows
 from unmask.evaluate.compare import summary
+from unmask.evaluate.inputs import Inputs, gathered
 from unmask.evaluate.run import Question, asked, check, default, resume
+from unmask.models import family_name
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Task, with_prompt
@@ -52,11 +54,17 @@ def run_eval(args: Namespace) -> None:
         return
     task = _task(args)
     _check_flags(args, task)
+    named = RECIPES.get(args.recipe or "")
+    if named is not None and not args.any_recipe:
+        named.check(task.name, None)
+    _find(args, task, named)
     recipe = flags.to_recipe(args)
     if task.puzzle is None and recipe.length is None:
         recipe = recipe.replace(length=task.length)
     questions, skipped = _questions(args, task)
     name = _model(args, task)
+    if named is not None and not args.any_recipe and not args.trust_remote_code:
+        named.check(task.name, family_name(name, args.revision))
     recipe = _default(args, name, task, recipe)
     about = _header(args, name, task) | {"recipe": recipe.to_dict()}
     about |= header.asked(task, recipe, args.shots)
@@ -107,9 +115,20 @@ def _check_flags(args: Namespace, task: Task) -> None:
         raise InputError(f"--shots has no effect on {task.name}, which has its own worked examples", "leave it out")
     if args.insist and not task.programs:
         raise InputError(f"--insist has no effect on {task.name}, which runs no programs", "leave it out")
-    if task.pool == "train" and args.shots is None:
-        both = " (and its questions with --data FILE)" if args.data is None and task.source.repo is None else ""
-        raise InputError(f"{task.name} draws its worked examples from another file", f"give it with --shots FILE{both}")
+    if args.any_recipe and args.recipe not in RECIPES:
+        raise InputError("--any-recipe has no effect without a recipe of the paper", "leave it out")
+    if args.data_dir is not None and (task.bundled is not None or task.defined_in is not None):
+        raise InputError(f"--data-dir has no effect on {task.name}", "give its questions with --data FILE")
+
+
+def _find(args: Namespace, task: Task, named: NamedRecipe | None) -> None:
+    """Fill in the files that were not given; all that is missing is asked for at once."""
+    if task.bundled is not None or task.defined_in is not None:
+        return
+    wants = named.family if named is not None and named.needs else None
+    (found,) = gathered([(task, wants)], Inputs(args.data, args.shots, args.background), args.data_dir)
+    args.data, args.shots = found.data, found.shots
+    args.background = args.background if wants is None else found.background
 
 
 def _questions(args: Namespace, task: Task) -> tuple[list[Question], int]:
@@ -165,7 +184,9 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 
 def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
-    refuse(args, ("shots", "prompt", "chat", "batch", "insist", "max_rows", "compile"), "text")
+    refuse(
+        args, ("data_dir", "shots", "prompt", "chat", "batch", "insist", "any_recipe", "max_rows", "compile"), "text"
+    )
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
     name = args.model or "text"
@@ -249,8 +270,10 @@ def add_eval(parser: ArgumentParser) -> None:
     parser.epilog = f"{LISTED}\n\n{parser.epilog}"
     about = "a name of the list below, or a Python file with a task of your own (`unmask help own-task`): it is run"
     parser.add_argument("task", metavar="TASK", help=about)
-    about = "its questions, as in `unmask help tasks`; - is standard input; math500 and gpqa default to the hub"
+    about = "its questions, as in `unmask help tasks`; - is standard input; the hub's by default, where it has them"
     flag(parser, "--data FILE", about)
+    about = "a folder with the files of the tasks and background tables, under the names of `unmask help tasks`"
+    flag(parser, "--data-dir DIR", about)
     flag(parser, "--shots FILE", "questions to draw worked examples from: gsm8k's training file")
     flag(parser, "--prompt FILE", "ask with this prompt instead of ours, as in `unmask help prompts`")
     flag(
@@ -265,6 +288,7 @@ def add_eval(parser: ArgumentParser) -> None:
     flag(parser, "--insist", "run programs that models write even where the kernel cannot confine them")
     about = "settings from `unmask recipes`, or a .toml or .json file; without it and without flags the model's default"
     flag(parser, "--recipe NAME", about)
+    flag(parser, "--any-recipe", "take a recipe of the paper for another task or another family of models")
     flag(parser, "--json", "print one JSON object")
     models.add_model(parser, "for sudoku, countdown, problems and text a bundled one")
     models.add_running(parser)

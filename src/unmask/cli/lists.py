@@ -33,7 +33,7 @@ def run_recipes(args: Namespace) -> None:
     if not chosen:
         raise unknown("recipe", args.name, RECIPES, "`unmask recipes` lists them")
     if args.json:
-        found = [{**vars(one), "command": one.command()} for one in chosen]
+        found = [{**vars(one), "command": one.command(), "evaluation": one.evaluation()} for one in chosen]
         print(json.dumps(found[0] if whole else found))
     elif not whole:
         show.console().print(show.recipes(chosen))

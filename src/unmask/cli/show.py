@@ -208,9 +208,16 @@ def recipe(one: NamedRecipe) -> None:
     print(f"{one.name}: {one.about}")
     for name, value in one.settings.items():
         print(f"  {name} = {_toml(value)}")
+    if one.beyond:
+        print(f"Not in the paper: {one.beyond}.")
     if one.needs:
         print(f"You give: {', '.join(one.needs)}.")
     print(one.command())
+    if one.evaluation() is not None:
+        others = ", ".join(one.tasks[1:])
+        print(f"{one.evaluation()}" + (f"    also {others}" if others else ""))
+    for table in one.tables:
+        print(f"unmask paper {table}")
 
 
 def _toml(value: Any) -> str:

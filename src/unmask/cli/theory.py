@@ -28,9 +28,10 @@ from unmask.evaluate.rows import to_json
 from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory import report
 from unmask.evaluate.theory.calibrate import MOST, OF, Calibration, calibrate
+from unmask.evaluate.theory.noised_states import oracle
 from unmask.evaluate.theory.reference import DRAWS, Scored, score
 from unmask.evaluate.theory.texts import pairs, read
-from unmask.models import Denoiser
+from unmask.models import Denoiser, Table
 from unmask.tasks import TASKS, Task, files
 
 STEPS = 32  # of a path, unless given: enough for the shape, few enough for a CPU
@@ -110,6 +111,8 @@ def run_theory(args: Namespace) -> None:
     """The quantities of the theory on a file of texts."""
     recipe = flags.to_recipe(args, FORWARD)
     recipe = recipe if recipe.steps else recipe.replace(steps=STEPS)
+    if args.best_of < 1:
+        raise InputError(f"best-of is {args.best_of}", "it must be at least 1")
     folder = _folder(args.output)
     model = models.load_model(args, args.model or "text")
     texts, counts = read(model, args.data, args.window, args.limit)
@@ -123,11 +126,20 @@ def run_theory(args: Namespace) -> None:
     with rows.started(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
         task = bar.add_task(show.many(len(texts), "text"), total=len(texts))
         found = report.study(
-            model, texts, recipe, args.draws, args.paths, lambda done, _: bar.update(task, completed=done), keep
+            model,
+            texts,
+            recipe,
+            args.draws,
+            args.paths,
+            args.best_of,
+            lambda done, _: bar.update(task, completed=done),
+            keep,
         )
     width = model.head.width - len(model.head.absent)
     about = _about(args, model, recipe) | {"draws": args.draws, "paths": args.paths, "data_entropy": args.data_entropy}
     made = about | report.summary(found, width, counts, args.data_entropy) | {"seconds": time.perf_counter() - began}
+    if isinstance(model, Table):  # its joint distribution is known
+        made["oracle"] = to_json(oracle(model, texts, args.draws, recipe.seed))
     (folder / "theory.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     report.draw(found, width, counts, folder / "theory.svg")
     print(json.dumps(made)) if args.json else _show_theory(made, folder)
@@ -150,14 +162,21 @@ def _show_theory(found: Row, folder: Path) -> None:
         "path entropy, reference": paths["reference"],
         "  decoded": paths["generated"],
         "  drift": paths["drift"],
+        **({} if paths["best"] is None else {"  best of them": paths["best"], "  its drift": paths["best_drift"]}),
         f"loss a token in {show.many(found['recipe']['steps'], 'step')}, less the NELBO": found["several_at_once"],
     }
+    if "oracle" in found:
+        rows["entropy of all masked positions together"] = found["oracle"]["joint"]
+        rows["  state entropy times their number"] = found["oracle"]["sum"]
     for name, value in rows.items():
         made.add_row(name, value if isinstance(value, str) else str(Mean(**value)))
     show.console().print(made)
     known = "" if paths["kl"] is None else f"; measured {Mean(**paths['kl'])}"
     least = f"at least {paths['lower']['value']:.2e} by the drift, {Mean(**found['kl_at_least'])} by the loss"
     print(f"KL of the paths, nats: {least}{known}")
+    if paths["epsilon"] is not None:
+        most = "" if paths["epsilon_largest"] is None else f", largest {paths['epsilon_largest']:.4f}"
+        print(f"ε, nats a step: mean {Mean(**paths['epsilon'])}{most}")
     cost = f"{found['texts']} texts · {show.many(found['evaluations'], 'evaluation')} · {found['seconds']:.1f} s"
     print(f"{cost} · rows.jsonl, theory.json and theory.svg are in {str(folder)!r}")
 
@@ -166,6 +185,7 @@ def add_theory(parser: ArgumentParser) -> None:
     _add_data(parser)
     flag(parser, "--draws N", "noised states of each text, one in each part of time [16]", 16)
     flag(parser, "--paths N", "reference paths of each text [2]", 2)
+    flag(parser, "--best-of N", "decoded paths of each text: more than one also give the drift of the best [1]", 1)
     known = "bits of a text given its prompt, where that is known (a puzzle with one solution: 0): gives the KL itself"
     parser.add_argument("--data-entropy", type=float, metavar="BITS", help=known)
     table = "token counts to compare the all-masked state with: sudoku, countdown, text or a file [those of DATA]"

@@ -22,6 +22,7 @@ CHUNK = (
     1 << 22
 )  # logits held at a time: 16 MiB of float32, which a processor's cache holds; top-p on CUDA takes 224 MiB
 BLOCK = 64  # tokens whose shares are summed up before one of them is looked for
+STAYS = -1  # the token of a draw that leaves its mask
 FAINT = -1000.0  # e^FAINT is 0, and 0 · FAINT is too
 Numbers = TypeVar("Numbers", "Beliefs", "Drawn")
 
@@ -153,6 +154,38 @@ def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how:
         token = sums.best if how.temperature == 0 else _inverse(sums.shares, dice[at])
         log = (changed.gather(1, token[:, None])[:, 0] - sums.base) - sums.log
         raw = log if changed is logits else logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(1)
+        return token, raw, log, sums.entropy(), sums.top, sums.second
+
+    return _sweep(Drawn, hidden, head, where, one)
+
+
+def draw_float32(
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    stay: Tensor,
+    noise: Callable[[Tensor, Tensor, int], Tensor],
+    how: DrawRule,
+) -> Drawn:
+    """MDLM's public draw, with its defect: Gumbel noise of 24 bits never reaches far enough for rare tokens.
+
+    A position keeps its mask with probability `stay` [B], and its token is then STAYS. `noise` has a uniform
+    number for each of some rows and columns [R] and each outcome: (rows, columns, outcomes) -> [R, outcomes].
+    """
+    head = head if how.penalty is None else how.penalty.on(head, hidden)
+    row, column = where.nonzero(as_tuple=True)
+
+    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        changed = filtered(logits, how)
+        sums = _sums(changed)
+        keep = stay[row[at]].float()[:, None]
+        weights = torch.cat([changed.float().softmax(1) * (1 - keep), keep], 1)
+        uniform = (noise(row[at], column[at], head.width + 1) * 2**24).floor().float() * 2.0**-24
+        token = (weights / (1e-10 - (uniform + 1e-10).log())).argmax(1)  # as written there, in float32
+        inside = token.clamp(max=head.width - 1)[:, None]
+        log = (changed.gather(1, inside)[:, 0] - sums.base) - sums.log
+        raw = log if changed is logits else logits.gather(1, inside)[:, 0] - logits.logsumexp(1)
+        token = token.where(token < head.width, STAYS)
         return token, raw, log, sums.entropy(), sums.top, sums.second
 
     return _sweep(Drawn, hidden, head, where, one)

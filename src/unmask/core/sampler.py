@@ -22,6 +22,7 @@ class StepInput:
     beliefs: Beliefs  # the model's, where the sampler wanted them and at every masked position
     draw: Callable[[Tensor], Drawn]  # where [B, L] bool -> a token for each; the same when called twice
     late: tuple[int, ...] = ()  # tokens that may only come last in time
+    draw_or_stay: Callable[[Tensor, Tensor], Drawn] | None = None  # where, stay [B] -> MDLM's draw in float32
 
     @property
     def raw(self) -> Beliefs:

@@ -192,6 +192,12 @@ class State:
         """One uniform per position."""
         return dice.uniform(self.key[:, None], self.slot[:, None], step, self.columns, purpose)
 
+    def uniform_over(self, step: Step, rows: Tensor, columns: Tensor, outcomes: int) -> Tensor:  # [R], [R] -> [R, n]
+        """One uniform for each outcome of some positions."""
+        places = self.columns.expand(len(self.key), -1)[rows, columns][:, None] * outcomes
+        places = places + torch.arange(outcomes, device=places.device)
+        return dice.uniform(self.key[rows, None], self.slot[rows, None], step, places, dice.Purpose.TOKEN)
+
     def gumbel(self, step: Step, purpose: dice.Purpose) -> Tensor:  # [B, L] float64
         """One standard Gumbel number per position."""
         return dice.gumbel(self.key[:, None], self.slot[:, None], step, self.columns, purpose)

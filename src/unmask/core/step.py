@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from unmask.core import dice
-from unmask.core.beliefs import Beliefs, Drawn, DrawRule, draw, is_unfiltered, most_probable, weigh
+from unmask.core.beliefs import Beliefs, Drawn, DrawRule, draw, draw_float32, is_unfiltered, most_probable, weigh
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
@@ -343,7 +344,13 @@ def _act(
         faults.note("banned", (where & drawn.log.isnan()).any(1))
         return drawn
 
-    written = setup.sampler.act(StepInput(state, step, judged, draw, setup.rules.late))
+    def draw_or_stay(where: Tensor, stay: Tensor) -> Drawn:
+        assert hidden is not None
+        drawn = draw_float32(hidden, denoiser.head, where, stay, partial(state.uniform_over, step), how)
+        faults.note("banned", (where & drawn.log.isnan()).any(1))
+        return drawn
+
+    written = setup.sampler.act(StepInput(state, step, judged, draw, setup.rules.late, draw_or_stay))
     tokens = written.tokens if isinstance(written, Written) else written
     tokens = tokens.where(state.writable & active[:, None], state.tokens)
     after = state.replace(tokens=tokens)

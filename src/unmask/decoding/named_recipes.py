@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from unmask.decoding.recipe_files import read_settings
 from unmask.decoding.settings import SETTINGS
-from unmask.errors import SettingError, unknown
+from unmask.errors import InputError, SettingError, unknown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,6 +37,10 @@ class NamedRecipe:
     needs: tuple[str, ...]  # settings that the user must give
     settings: dict[str, Any]  # all others
     prompted: bool = True  # False: text from nothing
+    family: str = ""  # of checkpoints
+    tasks: tuple[str, ...] = ()  # of `unmask eval`; none where texts are judged
+    tables: tuple[str, ...] = ()  # of `unmask paper` that it is a row of
+    beyond: str = ""  # what the paper does not print, and where it is from
 
     def command(self) -> str:
         """The command line that runs it; PROMPT and FILE stand for what the user gives."""
@@ -44,6 +49,31 @@ class NamedRecipe:
         for need in self.needs:
             words += [f"--{need.replace('_', '-')}", "FILE"]
         return shlex.join(words)
+
+    def evaluation(self) -> str | None:
+        """The command line that evaluates it as the paper does; None where the paper judges texts."""
+        if not self.tasks:
+            return None
+        words = ["unmask", "eval", self.tasks[0], "--recipe", self.name, "--model", self.model, "--device", "cuda"]
+        return shlex.join([*words, "--data-dir", "FOLDER"])
+
+    def check(self, task: str, family: str | None) -> None:
+        """Refuse another task than its own, or a model of another family; None: the family is not known."""
+        insist = "or add --any-recipe"
+        if task not in self.tasks:
+            own = " or ".join(self.tasks) or "texts from nothing"
+            near = [one.name for one in RECIPES.values() if task in one.tasks and one.family == self.family]
+            others = f"`unmask recipes {_begun(near)}` lists those of {task}" if near else "take one of this task"
+            raise InputError(f"the recipe {self.name} is for {own}, not for {task}", f"{others}, {insist}")
+        if family is not None and family != self.family:
+            problem = f"the recipe {self.name} is for models of the family {self.family}, not of {family}"
+            raise InputError(problem, f"give --model {self.model}, {insist}")
+
+
+def _begun(names: list[str]) -> str:
+    """What all of these names begin with."""
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    return "".join(letters[0] for letters in alike).rstrip("-")
 
 
 def settings_of(name: object) -> dict[str, Any]:
@@ -77,10 +107,10 @@ def _combine(model: str, table: Table) -> Iterator[NamedRecipe]:
                 if not _fits(row, over.get("rows")) or not all(_fits(task["name"], one.get("tasks")) for one in parts):
                     continue
                 names = filter(None, (model, task["name"], row, search))
-                yield _named("-".join(names), table, task, parts)
+                yield _named("-".join(names), model, table, task, parts)
 
 
-def _named(name: str, table: Table, task: Table, parts: tuple[Table, Table]) -> NamedRecipe:
+def _named(name: str, model: str, table: Table, task: Table, parts: tuple[Table, Table]) -> NamedRecipe:
     """Settings of the model, then of the task, then of the row, then of the search."""
     takes = " ".join(one.get("takes", "") for one in (table, *parts)).split()
     settings = {**table.get("all", {}), **{key: task[key] for key in takes}}
@@ -93,6 +123,10 @@ def _named(name: str, table: Table, task: Table, parts: tuple[Table, Table]) -> 
         needs=NEEDS.get(settings["sampler"], ()),
         settings={key: settings[key] for key in SETTINGS if key in settings},
         prompted=table.get("prompted", True),
+        family=model,
+        tasks=tuple(task.get("task", table.get("task", "")).split()),
+        tables=tuple(f"table{number}" for number in _tables(table, task, parts)),
+        beyond="; ".join(_beyond(table, parts, settings)),
     )
 
 
@@ -104,6 +138,19 @@ def _about(table: Table, task: Table, parts: tuple[Table, Table], settings: Tabl
     place = f"Table {where}" if isinstance(where, int) else where
     more = f", settings in Table {table['settings']}" if "settings" in table else ""
     return f"{task.get('about', table.get('about'))}, {row}{f' ({sizes})' if sizes else ''}: {place}{more}"
+
+
+def _beyond(table: Table, parts: tuple[Table, Table], settings: Table) -> Iterator[str]:
+    """Settings that the paper does not print, each with its origin."""
+    yield from (one["beyond"] for one in (table, *parts) if "beyond" in one)
+    if "strength" in settings and "strength" not in table.get("tasks", {}) and "settings" not in table:
+        yield "strength is that of the other models"
+
+
+def _tables(table: Table, task: Table, parts: tuple[Table, Table]) -> list[int]:
+    """The tables that it is in: the last of the numbers that are given, as in `_about`."""
+    where = [one["table"] for one in (table, task, *parts) if "table" in one][-1]
+    return [where] if isinstance(where, int) else []
 
 
 def _columns(tasks: Table) -> list[dict[str, Any]]:

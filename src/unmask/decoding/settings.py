@@ -178,6 +178,18 @@ def _rules() -> Mapping[str, Collection[str]]:
     return {"p2": P2_RULES, "dream": DREAM_RULES, "sdar": SDAR_RULES}
 
 
+def _noises() -> Mapping[str, Collection[str]]:
+    from unmask.samplers import NOISES
+
+    return {"": NOISES}
+
+
+def _products() -> Mapping[str, Collection[str]]:
+    from unmask.samplers import PRODUCTS
+
+    return {"": PRODUCTS}
+
+
 # --- the table -------------------------------------------------------------------------------------------------------
 
 # fmt: off
@@ -243,6 +255,8 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
                 metavar="FILE"),
         Setting("decay", float, "how much earlier positions are preferred", AMOUNT),
         Setting("cap", float, "upper limit of the confidence after calibration", POSITIVE),
+        Setting("product", str, "how confidence and place are multiplied; float32, as published, is 0 far from the "
+                "start, where positions are then decided from the left", choices=_products),
         Setting("eta", float, "remasking strength: above 1 reopens more eagerly, 0 never", AMOUNT),
         Setting("rule", str, "how positions are ranked", choices=_rules, aliases=("alg",)),
         Setting("draft", float, "share of the positions that is drafted before refining", SHARE),
@@ -257,6 +271,8 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
         Setting("early_stop", bool, "end a text as soon as an EOS is written that no mask comes before"),
         Setting("eps", float, "diffusion time at the end of the schedule", Range(0, 0.5, closed=False),
                 "0.001 for dream"),
+        Setting("noise", str, "of the draw; float32 is MDLM's own, a defect: rare tokens are never drawn, as if the "
+                "temperature were lower", choices=_noises),
     ),
     SEARCH: (
         Setting("particles", int, "paths that are decoded side by side", COUNT, aliases=("num_particles",)),

@@ -219,6 +219,7 @@ class Row:
     paths: int | None = None  # that were decoded; None in rows of older versions
     look: float | None = None  # nats a position, at a second look; None where there was none
     template: str | None = None  # the prompt that it was asked with: ours, or a file and its hash; None for puzzles
+    spread: float | None = None  # bits: SD of path entropy over the paths of the question; None with one path
 
 
 LARGEST = 2**63  # whole numbers of a row are below: sums of larger ones are not floats
@@ -234,12 +235,23 @@ class Rows:
     kept: list[Line] = field(default_factory=list)
     file: JsonLines | None = None
     first: list[Line] = field(default_factory=list)  # goes to the file before the next row
+    resumed: list[Line] = field(default_factory=list)  # what changed each time that the run was resumed elsewhere
+    begun: Line = field(default_factory=dict)  # the header as it was when the run began
+
+    @property
+    def origins(self) -> list[list[str | None]]:
+        """Commit and day of everything that the rows were made by, in order; a + marks uncommitted changes."""
+        all_of_them = [self.header if not self.resumed else self.begun, *self.resumed]
+        pairs = [(one.get("commit"), str(one.get("date"))[:10]) for one in all_of_them]
+        return [list(pair) for pair in dict.fromkeys(pairs)]
 
     def add(self, new: Iterable[Line]) -> None:
         """Keep rows: they are on the disk when this returns."""
         some = list(new)
         if self.file is not None and some:
             self.file.add([*self.first, *some])
+            self.begun = self.begun or self.header
+            self.resumed += [line["resumed"] for line in self.first]
             self.first = []
         self.kept += some
 
@@ -269,7 +281,16 @@ def read(path: str | Path) -> Rows:
 
 def identity(header: Mapping[str, Any]) -> Line:
     """What makes two runs differ: the fields of a header that they must share."""
-    return {name: header.get(name) for name in SAME if name not in LATER or header.get(name) is not None}
+    made = {name: header.get(name) for name in SAME if name not in LATER or header.get(name) is not None}
+    recipe = made.get("recipe")
+    if header.get("background") is not None and isinstance(recipe, dict):
+        made["recipe"] = {name: one for name, one in recipe.items() if name != "background" or not _is_path(one)}
+    return made
+
+
+def _is_path(value: object) -> bool:
+    """Whether a background is a file of the user's, which counts by its contents, and not a bundled one."""
+    return isinstance(value, str) and bool(Path(value).suffix or Path(value).name != value)
 
 
 def check_place(path: str | None) -> None:
@@ -313,14 +334,16 @@ def _run(lines: list[Line | None], torn: bytes, path: str) -> Rows | None:
     if header is None or header.get("kind") != KIND or not isinstance(header.get("n"), int):
         raise foreign
     found: dict[int, Line] = {}
+    begun, moves = header, []
     for number, row in enumerate(lines[1:], 2):
         if row is not None and isinstance(row.get("resumed"), dict):
             header = header | row["resumed"]
+            moves.append(row["resumed"])
         elif row is None or not isinstance(row.get("number"), int) or row["number"] in found:
             raise InputError(f"line {number} of {path!r} is not a row, or repeats one", "give another file")
         else:
             found[row["number"]] = row
-    return Rows(header, list(found.values()))
+    return Rows(header, list(found.values()), resumed=moves, begun=begun)
 
 
 def _check(line: Line, header: Line, path: str) -> None:
@@ -350,6 +373,8 @@ def _check_same(there: Mapping[str, Any], here: Mapping[str, Any], path: str) ->
         if name == "recipe" and isinstance(one, dict) and isinstance(two, dict):
             one, two = ({ALIASES.get(key, key): value for key, value in some.items()} for some in (one, two))
             keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
+            if there.get("background") is not None:  # its contents are compared, wherever it is
+                keys = [key for key in keys if key != "background" or not all(map(_is_path, (one[key], two[key])))]
             found += [f"{key} is {_short(one.get(key))} there and {_short(two.get(key))} here" for key in keys]
         elif one != two and not (name == "model" and same_weights):
             found.append(f"{words} is {_short(one)} there and {_short(two)} here")

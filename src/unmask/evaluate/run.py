@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -285,7 +287,14 @@ def _row(task: Task, question: Question, given: list[int], found: Result, share:
         look=found.best.look,
         group=task.group(example),
         template=None if puzzle is not None else str(task.wording),
+        spread=spread(found),
     )
+
+
+def spread(found: Result) -> float | None:
+    """The SD of path entropy, in bits, over the paths of one question; None for one path."""
+    paths = [particle.path_entropy for particle in found.particles]
+    return statistics.stdev(paths) if len(paths) > 1 and all(map(math.isfinite, paths)) else None
 
 
 # --- grading ---------------------------------------------------------------------------------------------------------

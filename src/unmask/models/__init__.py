@@ -28,6 +28,7 @@ __all__ = [
     "Table",
     "Tokenizer",
     "default_recipe",
+    "family_name",
     "fingerprint",
     "load",
     "load_tokenizer",
@@ -122,6 +123,16 @@ def default_recipe(name: str | os.PathLike[str], revision: str | None = None) ->
     directory = WEIGHTS / name if name in BUNDLED else _directory(name, revision, SETTINGS)
     config = read_json(directory, "config.json")
     return {} if config is None else default_settings(directory, family_of(config))
+
+
+def family_name(name: str | os.PathLike[str], revision: str | None = None) -> str | None:
+    """The family of a model, by its config alone; None for one without files."""
+    name = _name(name)
+    if name in MODELS and name not in BUNDLED:
+        return None
+    directory = WEIGHTS / name if name in BUNDLED else _directory(name, revision, SETTINGS)
+    config = read_json(directory, "config.json")
+    return None if config is None else family_of(config).name
 
 
 def fingerprint(

@@ -9,7 +9,7 @@ from unmask.core.sampler import Ranking, Sampler, StepInput, Written
 from unmask.errors import SettingError, unknown
 from unmask.samplers import counts, scores
 from unmask.samplers.blockwise import Blockwise
-from unmask.samplers.reveal import Reveal
+from unmask.samplers.reveal import Float32Reveal, Reveal
 from unmask.samplers.revise import P2, DraftRefine
 
 __all__ = ["P2", "SAMPLERS", "DraftRefine", "Ranking", "Reveal", "Sampler", "StepInput", "Turn", "Written"]
@@ -21,9 +21,19 @@ def uniform(steps: int | None = None, block_length: int | None = None) -> Sample
     return Reveal(scores.by_dice, counts.quota, steps, block_length)
 
 
-def ancestral(steps: int | None = None, eps: float = 1e-5) -> Sampler:
-    """MDLM's kernel: every masked position is freed by itself with probability (t - s)/t."""
-    return Reveal(scores.by_dice, counts.Binomial(eps), steps, eps=eps)
+NOISES = ("exact", "float32")
+PRODUCTS = ("log", "float32")
+
+
+def ancestral(steps: int | None = None, eps: float = 1e-5, noise: str = "exact") -> Sampler:
+    """MDLM's kernel: every masked position is freed by itself with probability (t - s)/t.
+
+    noise float32 draws as MDLM's public code does, with a defect: its Gumbel noise is too short for rare tokens.
+    """
+    if noise not in NOISES:
+        raise unknown("noise of ancestral", noise, NOISES, setting="noise")
+    kind = Reveal if noise == "exact" else Float32Reveal
+    return kind(scores.by_dice, counts.Binomial(eps), steps, eps=eps)
 
 
 def confidence(steps: int | None = None, block_length: int | None = None, select_temperature: float = 0.0) -> Sampler:
@@ -77,13 +87,20 @@ def pc(
     steps: int | None = None,
     block_length: int | None = None,
     select_temperature: float = 0.0,
+    product: str = "log",
 ) -> Sampler:
-    """PC-Sampler: confidence against a background table of token counts, earlier positions first."""
+    """PC-Sampler: confidence against a background table of token counts, earlier positions first.
+
+    product float32 ranks by the published product, which is 0 for far positions: from 416 on at decay 0.25.
+    """
+    if product not in PRODUCTS:
+        raise unknown("product of pc", product, PRODUCTS, setting="product")
     if background is None:
         own = "the bundled models have one by their own name (background=text, sudoku or countdown)"
         way_out = f"{own}; `unmask frequencies TEXT --model MODEL -o FILE` makes one for others"
         raise SettingError("pc needs a background table", way_out, setting="background")
-    return Reveal(scores.Positional(None, decay, cap), counts.quota, steps, block_length, select_temperature)
+    score = scores.Positional(None, decay, cap, underflows=product == "float32")
+    return Reveal(score, counts.quota, steps, block_length, select_temperature)
 
 
 def with_background(sampler: Sampler, table: scores.Background) -> Sampler:

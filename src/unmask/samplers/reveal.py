@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unmask.core.beliefs import STAYS
 from unmask.core.dice import Purpose
 from unmask.core.sampler import Ranking, StepInput, Written, masked_share, rank
 from unmask.core.state import State, Step, exact
 from unmask.samplers.blocks import current_by_mask, current_by_schedule, numbers
-from unmask.samplers.counts import BY_CHANCE, Count
+from unmask.samplers.counts import BY_CHANCE, Count, transfer_probability
 from unmask.samplers.scores import DRAWN, Score
 
 
@@ -92,3 +93,22 @@ class Reveal:
         if self.eps is None:
             return masked_share(state)
         return 1 - exact(step) * (1 - self.eps) / state.budget.double()
+
+
+@dataclass(frozen=True)
+class Float32Reveal(Reveal):
+    """MDLM's kernel as its public code draws it: each position's token or its mask, with Gumbel noise in float32."""
+
+    def act(self, given: StepInput) -> Written:
+        assert given.draw_or_stay is not None and self.eps is not None
+        state, step = given.state, given.step
+        candidates = state.masked & self.region(state, step)
+        _, left = self._block(state, step)
+        stay = (1 - transfer_probability(state, step, self.eps)).clamp(0, 1).where(left > 1, 0.0)
+        drawn = given.draw_or_stay(candidates, stay)
+        chosen = candidates & (drawn.token != STAYS)
+        return Written(drawn.token.where(chosen, state.tokens), drawn.model_logp)
+
+    def steady(self, state: State) -> Tensor:  # [B] bool
+        """Never: its draw reads on the host."""
+        return torch.zeros_like(state.open, dtype=torch.bool)

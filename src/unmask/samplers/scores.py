@@ -85,18 +85,22 @@ DRAWN = (by_drawn_probability, by_drawn_entropy, by_drawn_margin)
 class Positional:
     """PC-Sampler: confidence against a background frequency, earlier positions first.
 
-    Ranks in log space: the published product underflows to 0 after 416 positions at decay 0.25.
+    Ranks in log space, unless `underflows`: the published product is 0 after 416 positions at decay 0.25.
     """
 
     background: Background | None  # None until the model is known
     decay: float  # the paper's λ of PC-Sampler
     cap: float  # and its α
+    underflows: bool = False  # rank by the published product in float32; its zeros are decided from the left
 
     def __call__(self, given: StepInput, where: Tensor, offset: Tensor) -> Scored:
         assert self.background is not None, "pc is used without its background table"
         drawn = given.draw(where)
         surprise = -torch.log(self.background.frequency(drawn.token) + 1e-9)  # 1e-9: as in the public code
         calibrated = (drawn.model_logp.exp() * surprise).clamp(torch.finfo(torch.float32).tiny, self.cap)
+        if self.underflows:
+            score = calibrated.float() * torch.exp(-self.decay * offset.float())
+            return Scored(score, score, drawn, exact=True)
         fall = self.decay * offset.double()
         order = (calibrated.log() - fall).to(drawn.model_logp.dtype)  # no finer than the numbers it is made of
         return Scored(order, calibrated * torch.exp(-fall), drawn)

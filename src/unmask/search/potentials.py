@@ -28,7 +28,7 @@ def relative(state: State, width: int) -> Tensor:
 
 
 def likelihood(state: State, width: int) -> Tensor:
-    """The log-probability of the tokens written so far, in bits, as in self-rewarding SMC."""
+    """The log-probability of the tokens written so far, in bits: strength ln 2 = 0.693 weighs by the probability."""
     return bits(state.log_prob)
 
 

@@ -219,7 +219,7 @@ COUNTDOWN = Task(
 CHAT = Task(
     name="countdown-chat",
     about="countdown as a chat; the reference formula must be met to the letter",
-    source=Source("cd3_test.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)"),
+    source=Source("cd3_test.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)", names=("cd3_test.jsonl",)),
     read=read,
     ask=ask,
     extract=extract,
@@ -236,7 +236,7 @@ CHAT = Task(
 DREAM = Task(
     name="countdown-dream",
     about="countdown as Dream's evaluation asks and grades it",
-    source=Source("cd4_test.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)"),
+    source=Source("cd4_test.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)", names=("cd4_test.jsonl",)),
     read=read,
     ask=ask_dream,
     extract=extract,

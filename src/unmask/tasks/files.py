@@ -11,6 +11,8 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -76,14 +78,32 @@ def _piped(stream: TextIO | None) -> bytes:
 
 
 def rows(path: Path, *names: str) -> list[Row]:
-    """The rows of a .jsonl, .json or .csv file, perhaps with .gz; each must have fields of these names."""
-    text = unpacked(path)
+    """The rows of a .jsonl, .json, .csv or .parquet file, perhaps with .gz; each must have fields of these names."""
     kind = path.name.removesuffix(".gz").rpartition(".")[2]
-    found = {"csv": _csv, "json": _json}.get(kind, _json_lines)(text, str(path))
+    if kind == "parquet":
+        found = _parquet(path)
+    else:
+        found = {"csv": _csv, "json": _json}.get(kind, _json_lines)(unpacked(path), str(path))
     for number, row in enumerate(found, 1):
         missing = [name for name in names if not isinstance(row, dict) or row.get(name) is None]
         if missing:
             raise InputError(f"row {number} of {str(path)!r} has no {missing[0]!r}", f"rows need {', '.join(names)}")
+    return found
+
+
+def check_readable(path: Path) -> None:
+    """Refuse a format that needs a package which is not installed."""
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise InputError(f"{path.name} is a Parquet file", "pip install pyarrow, or give the questions as JSON lines")
+
+
+def _parquet(path: Path) -> list[Row]:
+    check_readable(path)
+    parquet = import_module("pyarrow.parquet")
+    try:
+        found: list[Row] = parquet.read_table(str(path)).to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's own are of these kinds
+        raise InputError(f"cannot read {str(path)!r}", str(error).partition("\n")[0]) from None
     return found
 
 

@@ -97,7 +97,10 @@ GPQA = Task(
     name="gpqa",
     about="gpqa_main: 448 questions with four choices, five worked examples among the others",
     source=Source(
-        "gpqa_main.csv of the hub's Idavidrein/gpqa (agree to its terms first)", "Idavidrein/gpqa", "gpqa_main.csv"
+        "gpqa_main.csv of the hub's Idavidrein/gpqa (agree to its terms first)",
+        "Idavidrein/gpqa",
+        "gpqa_main.csv",
+        ("gpqa_main.csv",),
     ),
     read=read,
     ask=ask,

@@ -65,7 +65,12 @@ GSM8K = Task(
     name="gsm8k",
     about="grade-school word problems, four worked examples of the training file",
     source=Source(
-        "test.jsonl and train.jsonl from grade_school_math/data of github.com/openai/grade-school-math (MIT)"
+        "test.jsonl and train.jsonl from grade_school_math/data of github.com/openai/grade-school-math (MIT)",
+        "openai/gsm8k",
+        "main/test-00000-of-00001.parquet",
+        ("gsm8k_test.jsonl", "grade_school_math/data/test.jsonl"),
+        "main/train-00000-of-00001.parquet",
+        ("gsm8k_train.jsonl", "grade_school_math/data/train.jsonl"),
     ),
     read=read,
     ask=ask,

@@ -59,7 +59,12 @@ def tested_plus(source: str, example: Example) -> Program:
 HUMANEVAL = Task(
     name="humaneval",
     about="164 Python functions to complete, no examples",
-    source=Source("HumanEval.jsonl.gz from data/ of github.com/openai/human-eval (MIT)"),
+    source=Source(
+        "HumanEval.jsonl.gz from data/ of github.com/openai/human-eval (MIT)",
+        "openai/openai_humaneval",
+        "openai_humaneval/test-00000-of-00001.parquet",
+        ("HumanEval.jsonl.gz", "HumanEval.jsonl"),
+    ),
     read=read,
     ask=ask,
     extract=extract,
@@ -78,7 +83,10 @@ PLUS = replace(
     HUMANEVAL,
     name="humaneval+",
     about="the same functions with the tests of EvalPlus",
-    source=Source("HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release (Apache-2.0)"),
+    source=Source(
+        "HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release (Apache-2.0)",
+        names=("HumanEvalPlus.jsonl.gz", "HumanEvalPlus.jsonl"),
+    ),
     seconds=180.0,  # the slowest reference solution takes 30
     programs=(
         lambda text, example: tested_plus(sanitised(text, example), example),

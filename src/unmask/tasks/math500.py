@@ -111,7 +111,12 @@ def ask(example: Example, shots: Sequence[Example]) -> str:
 MATH500 = Task(
     name="math500",
     about="500 problems of MATH, four worked examples, the answer in a box",
-    source=Source("test.jsonl of the hub's HuggingFaceH4/MATH-500 (MIT)", "HuggingFaceH4/MATH-500", "test.jsonl"),
+    source=Source(
+        "test.jsonl of the hub's HuggingFaceH4/MATH-500 (MIT)",
+        "HuggingFaceH4/MATH-500",
+        "test.jsonl",
+        ("math500.jsonl", "MATH-500/test.jsonl"),
+    ),
     read=read,
     ask=ask,
     extract=extract,

@@ -74,7 +74,12 @@ def tested_plus(text: str, example: Example) -> Program:
 MBPP = Task(
     name="mbpp",
     about="500 small Python functions from a sentence and three asserts",
-    source=Source("mbpp.jsonl from mbpp/ of github.com/google-research/google-research (CC-BY-4.0)"),
+    source=Source(
+        "mbpp.jsonl from mbpp/ of github.com/google-research/google-research (CC-BY-4.0)",
+        "google-research-datasets/mbpp",
+        "full/test-00000-of-00001.parquet",
+        ("mbpp.jsonl",),
+    ),
     read=read,
     ask=ask,
     extract=extract,
@@ -90,7 +95,10 @@ PLUS = replace(
     MBPP,
     name="mbpp+",
     about="378 of them; strict runs the plus tests, which the published harness never does",
-    source=Source("MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release (Apache-2.0)"),
+    source=Source(
+        "MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release (Apache-2.0)",
+        names=("MbppPlus.jsonl.gz", "MbppPlus.jsonl"),
+    ),
     read=read_plus,
     seconds=180.0,  # the slowest reference solution takes 30
     programs=(published, tested_plus),

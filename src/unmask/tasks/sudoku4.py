@@ -140,7 +140,10 @@ SOLVED = {"answer": lambda example: example.gold, "answer_rows": lambda example:
 SUDOKU4 = Task(
     name="sudoku4",
     about="4 × 4 Sudoku as text, five solved examples; the digits of the one solution must be met to the letter",
-    source=Source("4x4_test_sudoku.csv from dataset/ of github.com/dllm-reasoning/d1 (Apache-2.0)"),
+    source=Source(
+        "4x4_test_sudoku.csv from dataset/ of github.com/dllm-reasoning/d1 (Apache-2.0)",
+        names=("4x4_test_sudoku.csv", "sudoku4/test.csv"),
+    ),
     read=read,
     ask=ask,
     extract=extract,
@@ -157,7 +160,9 @@ SUDOKU4 = Task(
 DREAM = Task(
     name="sudoku4-dream",
     about="4 × 4 Sudoku as Dream's evaluation asks and grades it",
-    source=Source("sudoku_4x4_10.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)"),
+    source=Source(
+        "sudoku_4x4_10.jsonl from eval/data of github.com/DreamLM/Dream (Apache-2.0)", names=("sudoku_4x4_10.jsonl",)
+    ),
     read=read_dream,
     ask=ask_dream,
     extract=extract,

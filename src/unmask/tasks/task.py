@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Protocol
 
 from unmask.errors import InputError, ModelError
+from unmask.tasks import files
 
 Messages = list[dict[str, str]]
 
@@ -49,11 +50,18 @@ Run = Callable[[str], Outcome]  # code -> what became of it
 
 @dataclass(frozen=True)
 class Source:
-    """Where the file of a task is from; `repo` and `file` where the hub has it in a format that is read here."""
+    """Where the file of a task is from; `repo` and `file` where the hub has it in a format that is read here.
+
+    `names` are those that the file has in a folder of data, the likeliest first. `pool_file` and `pool_names` are the
+    same for the questions that worked examples are drawn from.
+    """
 
     about: str
     repo: str | None = None
     file: str | None = None
+    names: tuple[str, ...] = ()
+    pool_file: str | None = None
+    pool_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,20 +206,24 @@ def unrun(text: str, example: Example) -> bool:
     raise InputError("this task runs programs", "pass a sandbox: task.running(run)")
 
 
-def located(task: Task, path: str | Path | None) -> Path:
-    """The file of a task: the given one, or the one on the hub."""
+def located(task: Task, path: str | Path | None, pool: bool = False) -> Path:
+    """The file of a task: the given one, or the one on the hub; `pool`: that of its worked examples."""
     if path is not None:
         return Path(path)
-    if task.source.repo is None or task.source.file is None:
+    file = task.source.pool_file if pool else task.source.file
+    if task.source.repo is None or file is None:
         verb = "give" if task.defined_in else "fetch"
         raise InputError(f"{task.name} needs a file", f"{verb} {task.source.about}")
     from unmask.models.files.hub import download  # only where there is something to download
 
     try:
-        return download(task.source.repo, files=[task.source.file], kind="dataset") / task.source.file
+        found = download(task.source.repo, files=[file], kind="dataset") / file
     except ModelError as error:
-        way_out = f"fetch {task.source.file} of the hub's dataset {task.source.repo} and give it as --data FILE"
+        flag = "--shots" if pool else "--data"
+        way_out = f"fetch {file} of the hub's dataset {task.source.repo} and give it as {flag} FILE"
         raise InputError(error.message, way_out) from None
+    files.check_readable(found)
+    return found
 
 
 # --- worked examples -------------------------------------------------------------------------------------------------

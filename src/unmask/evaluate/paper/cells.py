@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +24,9 @@ from unmask.evaluate.compare import summary
 from unmask.evaluate.header import asked, header, table_sha256
 from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
 from unmask.evaluate.paper.plan import Cell, Experiment, Place
-from unmask.evaluate.run import canvases, prompts, resume, sift
+from unmask.evaluate.run import canvases, check, prompts, resume, sift, spread
 from unmask.evaluate.stats import Floats, Places, bootstrap
-from unmask.models import Denoiser, fingerprint, load
+from unmask.models import Denoiser, family_name, fingerprint, load
 from unmask.models.transformer import compiled
 from unmask.models.wrap import Chunked
 from unmask.tasks import TASKS, Task, shots, with_prompt
@@ -35,6 +36,7 @@ Figures = dict[str, Any]
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
 REPEATS = 3  # decodes of a runtime, whose median counts; fewer once they took ENOUGH seconds together
 ENOUGH = 30.0
+RUNS = 1_000_000  # between the seeds of repeated runs, so that no two questions of them share random numbers
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,19 @@ class PaperRun:
     shots: str | None = None  # worked examples, where the task draws them from a file
     prompt: str | None = None  # a file with the prompt of the task, instead of ours
     background: str | None = None  # of PC-Sampler, for models that bring none
-    judge: Callable[[], Judge] | None = None  # None: texts are sampled and not judged
+    judges: tuple[Callable[[], Judge], ...] = ()  # none: texts are sampled and not judged
+    seed: int = 0  # of the first question; repeated runs are RUNS apart
+    scale: float = 1.0  # of length, steps, blocks and intervals: a part of the experiment, for a trial
+    any_recipe: bool = False  # a model of another family than the paper's is taken, too
     on_progress: Progress = lambda what, done, total: None
     on_cell: Callable[[str], None] = lambda line: None  # called with one line after each cell
 
     def recipe(self, cell: Cell) -> Recipe:
-        return self.experiment.recipe(cell, self.place, self.background)
+        made = self.experiment.recipe(cell, self.place, self.background)
+        if self.scale != 1:
+            some = {name: getattr(made, name) for name in ("length", "steps", "block_length", "every")}
+            made = made.replace(**{name: max(1, round(self.scale * n)) for name, n in some.items() if n is not None})
+        return made if self.seed == 0 else made.replace(seed=self.seed)
 
     @property
     def n(self) -> int | None:
@@ -79,10 +88,13 @@ class PaperRun:
 def run(job: PaperRun) -> list[Figures]:
     """The figures of every cell, in order."""
     _asked(job)  # before the long work
+    _check_family(job)
     model = load(job.model or job.place.model, job.device, job.dtype)
     model = compiled(model) if job.compile else model
     found = KINDS[job.experiment.measures(job.place)](job, model)
-    return [{"cell": cell.name, "labels": cell.labels, **one} for cell, one in zip(job.cells, found, strict=True)]
+    trial = {} if job.scale == 1 else {"scale": job.scale}
+    pairs = zip(job.cells, found, strict=True)
+    return [{"cell": cell.name, "labels": cell.labels, **one, **trial} for cell, one in pairs]
 
 
 def _asked(job: PaperRun) -> Task | None:
@@ -95,6 +107,16 @@ def _asked(job: PaperRun) -> Task | None:
     if job.shots is not None and (task is None or task.shown or not task.shots):
         raise InputError(f"--shots has no effect on {job.place.name}", "leave it out")
     return task
+
+
+def _check_family(job: PaperRun) -> None:
+    """Refuse a model of another family than that of the paper's configurations."""
+    if job.model is None or job.any_recipe or not job.place.theirs or job.place.family is None:
+        return
+    family = family_name(job.model)
+    if family not in (None, job.place.family):
+        problem = f"{job.experiment.name} on {job.place.name} is for models of the family {job.place.family}"
+        raise InputError(f"{problem}, not of {family}", f"give --model {job.place.model}, or add --any-recipe")
 
 
 def _each(job: PaperRun, verb: str) -> Iterator[Cell]:
@@ -138,6 +160,7 @@ def _weights(name: str) -> str | None:
 def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
     task, data = _asked(job), job.data or made(job)
     assert task is not None
+    check(task)
     if task.puzzle is not None:
         questions = sift(task, canvases(task, task.examples(data, job.n))).fit
     else:
@@ -154,6 +177,7 @@ def _tasks(job: PaperRun, model: Denoiser) -> list[Figures]:
                 resume(task, model, questions, recipe, kept, on_rows=partial(job.on_progress, cell.name))
             graded[cell.name] = kept.graded(cell.name)
         found.append(_of_task(job, cell, graded) | _about(kept.header) | {"rows": Path(job.rows(about)).name})
+        found[-1]["origins"] = kept.origins
     return found
 
 
@@ -161,7 +185,8 @@ def _of_task(job: PaperRun, cell: Cell, graded: dict[str, list[rows.Row]]) -> Fi
     here = graded[cell.name]
     base = job.experiment.baseline(cell)
     made = summary(here)
-    made["path_entropy_sd"] = statistics.pstdev([row.path_entropy for row in here])
+    spreads = [row.spread for row in here if row.spread is not None]
+    made["spread"] = statistics.fmean(spreads) if len(spreads) == len(here) else None
     return made | {"against": None if base is None else compare.against(graded[base.name], here)}
 
 
@@ -206,20 +231,42 @@ def _texts(job: PaperRun, model: Denoiser) -> list[Figures]:
         mine = [row for row in kept.kept if int(row["number"]) < n]  # another experiment may have wanted more
         seen[cell.name] = sorted(mine, key=lambda row: int(row["number"]))
         found.append({"n": n, **{name: sum(row[name] for row in mine) for name in ("evaluations", "seconds")}})
+        found[-1]["path_entropy_sd"] = statistics.stdev(row["path_entropy"] for row in mine) if n > 1 else None
         if model.vocab.eos:
             found[-1]["ended"] = sum(row["ended"] for row in mine) / n
             found[-1]["empty"] = sum(not row["text"].strip() for row in mine)
         found[-1] |= _about(kept.header) | {"rows": Path(job.rows(about)).name, "judged": job.rows(about, "judged")}
-    if job.judge is None:
-        return found
-    judge = job.judge()
+        found[-1]["origins"] = kept.origins
+    for load_judge in job.judges:
+        _add_opinions(job, load_judge(), seen, found)
+    return found
+
+
+def _add_opinions(job: PaperRun, judge: Judge, seen: dict[str, list[Figures]], found: list[Figures]) -> None:
+    """Judge all cells; the figures of the first judge are those of the cell, and those of all are in `judges`."""
     opinions: dict[str, list[Figures]] = {}
     for cell, one in zip(_each(job, "judged"), found, strict=True):
-        opinions[cell.name] = _judged(judge, seen[cell.name], cell.name, one["judged"], job.on_progress)
+        path = _file_of(judge, one["judged"] if "judges" not in one else one["unjudged"])
+        opinions[cell.name] = _judged(judge, seen[cell.name], cell.name, path, job.on_progress)
         base = job.experiment.baseline(cell)
-        one |= {"judge": judge.name, **figures(opinions[cell.name], "number")}
-        one["against"] = None if base is None else _gain(opinions[base.name], opinions[cell.name])
-    return found
+        made: Figures = {"judge": judge.name, **figures(opinions[cell.name], "number")}
+        made["against"] = None if base is None else _gain(opinions[base.name], opinions[cell.name])
+        if "judges" not in one:
+            one |= made | {"judged": path, "unjudged": one["judged"], "judges": {}}
+        one["judges"][judge.name] = made
+
+
+def _file_of(judge: Judge, path: str) -> str:
+    """The file of a judge's rows: each has its own; version 0.1 had one for all."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            first = json.loads(file.readline())
+    except (OSError, ValueError):
+        first = {}
+    if first.get("judge") == judge.name:
+        return path
+    name = re.sub(r"[^\w.]+", "-", judge.name)[-60:].strip("-")
+    return path.replace(".judged.", f".judged-{name}.")
 
 
 def _judged(judge: Judge, kept: Sequence[Figures], name: str, path: str, on_progress: Progress) -> list[Figures]:
@@ -252,6 +299,7 @@ def _sample(
                 "tokens": _until(one.tokens, model.vocab.eos),
                 "ended": any(token in model.vocab.eos for token in one.tokens),
                 "path_entropy": one.path_entropy,
+                "spread": spread(one),
                 "steps": one.steps,
                 "calls": one.calls,
                 "evaluations": one.evaluations,

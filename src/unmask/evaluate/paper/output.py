@@ -17,7 +17,8 @@ Column = tuple[str, Callable[[Figures], str]]
 def markdown(experiment: Experiment, place: Place, found: Sequence[Figures], command: str) -> str:
     """A page: the experiment, its table, and the origin of the numbers."""
     columns: list[Column] = [(name, _label(number)) for number, name in enumerate(experiment.axes)]
-    columns += [(f"paper: {what}", _printed(numbers)) for what, numbers in experiment.beside(place).items()]
+    beside = experiment.beside(place, found[0].get("model"))
+    columns += [(f"paper: {what}", _printed(numbers)) for what, numbers in beside.items()]
     columns += _columns(experiment.measures(place), found)
     lines = [
         f"# {experiment.title}",
@@ -39,7 +40,7 @@ def _origin(place: Place, found: Sequence[Figures]) -> str:
     """Where the numbers come from, in one sentence."""
     machines = sorted({one["machine"] for one in found if one.get("machine")})
     dates = sorted({str(one["date"])[:10] for one in found if one.get("date")})
-    commits = sorted({str(one["commit"])[:10] for one in found if one.get("commit")})
+    commits = sorted({short(one["commit"]) for one in found if one.get("commit")})
     asked = place.task or (f"text after “{place.prompt}”" if place.prompt else "text from nothing")
     if found[0].get("template") not in (None, "ours"):
         asked += f" with the prompt {found[0]['template']}"
@@ -47,13 +48,40 @@ def _origin(place: Place, found: Sequence[Figures]) -> str:
     dtype = f" in {found[0]['dtype']}" if found[0].get("dtype") else ""
     text = f"Model {found[0]['model']}{dtype}, {asked}; {', '.join(machines)}; {days}"
     text += f"; commit {', '.join(commits)}" if commits else ""
+    text += " (+: with uncommitted changes)" if any(commit.endswith("+") for commit in commits) else ""
+    judges = list(dict.fromkeys(name for one in found for name in one.get("judges", ())))
+    text += f"; judged by {' and '.join(judges)}" if judges else ""
     shorter = f" Steps and Δ are {place.scale:g} of what the labels say, as its canvas is." if place.scale != 1 else ""
+    part = found[0].get("scale", 1)
+    shorter += "" if part == 1 else f" A trial: length, steps, blocks and Δ are {part:g} of the planned ones."
     return f"{text}.{shorter} Intervals are 95 %."
 
 
+def short(commit: str) -> str:
+    """The beginning of a commit; the + of uncommitted changes stays."""
+    return commit[:10] + ("+" if commit.endswith("+") else "")
+
+
+def rows_of(one: Figures) -> str:
+    """Commit and day of the rows of a cell."""
+    return "; ".join(f"{short(commit)} {day}" if commit else str(day) for commit, day in one.get("origins", ()))
+
+
 def _columns(kind: str, found: Sequence[Figures]) -> list[Column]:
-    shown = COLUMNS[kind]
+    shown = COLUMNS[kind][:3] + _other_judges(found) + COLUMNS[kind][3:] if kind == "text" else COLUMNS[kind]
     return [(name, show) for name, show in shown if any(show(one) for one in found)]
+
+
+def _other_judges(found: Sequence[Figures]) -> list[Column]:
+    """Columns of every judge but the first, whose figures are those of the cell."""
+    names = list(dict.fromkeys(name for one in found for name in one.get("judges", ())))[1:]
+    kinds = [("ln PPL", _mean("ln_ppl", 3)), ("against the first", _change("ln_ppl", 1, 3))]
+    kinds.append(("PPL as MDLM's", _mean("mdlm_ppl", 1)))
+    return [(f"{kind}, {name}", _by(name, show)) for name in names for kind, show in kinds]
+
+
+def _by(judge: str, show: Callable[[Figures], str]) -> Callable[[Figures], str]:
+    return lambda one: show(one.get("judges", {}).get(judge, {}))
 
 
 def _label(number: int) -> Callable[[Figures], str]:
@@ -101,12 +129,14 @@ COSTS: list[Column] = [
 ]
 COLUMNS: dict[str, list[Column]] = {
     "task": [
+        ("as published, %", lambda one: _share("as_published")(one) if one.get("template") else ""),
         ("solved, %", _share("strict")),
         ("against the first", _change("strict", 100, 1)),
         ("path entropy, bits", _number("path_entropy_bits", 3)),
-        ("its spread", _number("path_entropy_sd", 3)),
+        ("SD over paths, bits", _number("spread", 3)),
         ("AUROC", _number("auroc", 3)),
         *COSTS,
+        ("rows of", rows_of),
     ],
     "text": [
         ("ln PPL", _mean("ln_ppl", 3)),
@@ -115,10 +145,12 @@ COLUMNS: dict[str, list[Column]] = {
         ("diversity, nats", _mean("diversity", 3)),
         ("diversity against the first", _change("diversity", 1, 3)),
         ("path entropy, bits", _mean("path_entropy", 3)),
+        ("SD over paths, bits", _number("path_entropy_sd", 3)),
         ("correlation with ln PPL", _mean("pearson", 3)),
         ("ended, %", lambda one: f"{100 * one['ended']:.1f}" if "ended" in one else ""),
         ("empty", lambda one: str(one["empty"]) if one.get("empty") else ""),
         *COSTS,
+        ("rows of", rows_of),
     ],
     "runtime": [("seconds", _number("seconds", 3)), ("calls", _number("calls", 0)), *COSTS[:1], ("n", _number("n", 0))],
     "paths": [*COSTS[:2]],
@@ -138,20 +170,20 @@ def draw(
     points: Sequence[tuple[str, Sequence[Figures]]] = (),
 ) -> list[Path]:
     """Write the picture of an experiment; `points` are judged samples by cell, for a scatter."""
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(figsize=(5.2, 3.6), constrained_layout=True)
+    library = pyplot()
+    figure, axes = library.subplots(figsize=(5.2, 3.6), constrained_layout=True)
     PICTURES[experiment.measures(place)](axes, found)
     axes.spines[["top", "right"]].set_visible(False)
-    made = _save(pyplot, figure, folder / experiment.name)
+    made = save(library, figure, folder / experiment.name)
     if any(rows for _, rows in points):
-        figure, axes = pyplot.subplots(figsize=(5.2, 3.6), constrained_layout=True)
+        figure, axes = library.subplots(figsize=(5.2, 3.6), constrained_layout=True)
         _scatter(axes, points)
         axes.spines[["top", "right"]].set_visible(False)
-        made += _save(pyplot, figure, folder / f"{experiment.name}-samples")
+        made += save(library, figure, folder / f"{experiment.name}-samples")
     return made
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     try:
         import matplotlib
 
@@ -163,7 +195,7 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _save(pyplot: Any, figure: Any, path: Path) -> list[Path]:
+def save(pyplot: Any, figure: Any, path: Path) -> list[Path]:
     made = []
     for ending in ("svg", "png"):
         made.append(path.with_suffix(f".{ending}"))

@@ -5,11 +5,13 @@
     [all]                 settings of every cell
     [[axis]]              name, and values: each a label beside settings; the cells are all combinations of them
     [[cell]]              cells that are not a combination: labels and settings; `axes` says what the labels are
+    tables                names of the tables and figures of the paper that it is, at the places with `theirs`
+    [models]              where the paper has several: the label of each -> hub id
     [places.NAME]         model, task, n, `made` (how its puzzles are made), `all` (settings), `theirs`: a model of the
                           paper, `scale`: of all steps and intervals, where the canvas is shorter than the paper's,
-                          `prompt`: how all texts begin
-    [printed."WHAT"]      the paper's numbers: labels of a cell joined by " / " -> number; `on`: the one place beside
-                          which they stand
+                          `prompt`: how all texts begin, `judges`: of texts, where the paper names them
+    [printed."WHAT"]      the paper's numbers: labels of a cell joined by " / " -> number; `on`: the places beside
+                          which they stand, `of`: the model
 
 A setting goes to those cells whose sampler or search takes it; `recipe` is the name of a recipe that holds all of them,
 {place} in it the name of the place. A value with `only` is for the place of that name, and `how` of kind runtime is
@@ -39,6 +41,7 @@ else:
 
 KINDS = ("cells", "runtime", "paths")
 BESIDE = ("label", "labels", "how", "only")  # of a value, and no settings
+ABOUT = ("on", "of")  # of printed numbers, and no cells
 Settings = Mapping[str, Any]
 
 
@@ -69,6 +72,12 @@ class Place:
     theirs: bool = False  # a model of the paper, which the user must have
     scale: float = 1.0  # of steps and intervals: as many positions a step as in the paper on a shorter canvas
     prompt: str = ""  # how all texts begin
+    judges: tuple[str, ...] = ()  # of texts, where the paper names them
+
+    @property
+    def family(self) -> str | None:
+        """The family of checkpoints that a model of the paper is of."""
+        return next((one.family for one in RECIPES.values() if one.model == self.model), None)
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,8 @@ class Experiment:
     places: Mapping[str, Place]
     printed: Mapping[str, Settings]  # what -> name of a cell -> the paper's number
     common: Settings = field(default_factory=dict)
+    tables: tuple[str, ...] = ()  # of the paper
+    models: Mapping[str, str] = field(default_factory=dict)  # label -> hub id, where the paper has several
 
     def measures(self, place: Place) -> str:
         """What is measured at a place: task, text, runtime or paths."""
@@ -98,19 +109,30 @@ class Experiment:
         """How a cell is decoded at a place; `background` is for recipes of PC-Sampler that need a table."""
         if "recipe" in cell.settings:
             named = RECIPES[cell.settings["recipe"].format(place=place.name)]
-            if named.needs and background is None:
-                hint = "make one with `unmask frequencies`, and give it with --background FILE"
-                raise InputError(f"{cell.name} needs a table of background frequencies", hint)
-            return Recipe.load(named.name, **({"background": background} if named.needs else {}))
+            return Recipe.load(named.name, **({"background": _table(cell, background)} if named.needs else {}))
         whole = {**self.common, **place.settings, **cell.settings}
+        if self.needs_table(cell, place):
+            whole["background"] = _table(cell, background)
         whole |= {name: max(1, round(place.scale * whole[name])) for name in ("steps", "every") if name in whole}
         sampler, search = (whole.get(name, getattr(Recipe, name)) for name in ("sampler", "search"))
         taken = {*takes(SAMPLERS[sampler]), *takes(SEARCHES[search])}
         return Recipe.from_dict({name: value for name, value in whole.items() if name in taken or general(name)})
 
-    def beside(self, place: Place) -> dict[str, Settings]:
-        """The paper's numbers that stand beside those of a place."""
-        return {what: table for what, table in self.printed.items() if table.get("on", place.name) == place.name}
+    def needs_table(self, cell: Cell, place: Place) -> bool:
+        """Whether a cell needs a background table that the place does not name."""
+        if "recipe" in cell.settings:
+            return bool(RECIPES[cell.settings["recipe"].format(place=place.name)].needs)
+        whole = {**self.common, **place.settings, **cell.settings}
+        return whole.get("sampler") == "pc" and "background" not in whole
+
+    def beside(self, place: Place, model: str | None = None) -> dict[str, Settings]:
+        """The paper's numbers that stand beside those of a place; of another model all that it printed there."""
+        label = next((label for label, name in self.models.items() if name == (model or place.model)), None)
+        return {
+            what: table
+            for what, table in self.printed.items()
+            if place.name in _several(table.get("on", place.name)) and label in (None, table.get("of", label))
+        }
 
     def baseline(self, cell: Cell) -> Cell | None:
         """The cell that differs in the last label only and comes first; None for that one itself."""
@@ -124,6 +146,7 @@ class Experiment:
             mine = [place for place in self.places.values() if not place.theirs]
             if not mine:
                 hint = f"choose with --on: {', '.join(self.places)}"
+                hint += f"; or run all of them: unmask paper {self.tables[0]}" if self.tables else ""
                 raise InputError(f"{self.name} is measured on models of the paper, which you must have", hint)
             return mine
         if name not in self.places:
@@ -144,7 +167,7 @@ def read(name: str, text: str) -> Experiment:
     places = {key: _place(key, value) for key, value in table["places"].items()}
     known = {cell.name for cell in cells}
     for what, numbers in table.get("printed", {}).items():
-        wrong = next((label for label in numbers if label not in known and label != "on"), None)
+        wrong = next((label for label in numbers if label not in known and label not in ABOUT), None)
         if wrong is not None:
             raise InputError(f"{name}.toml: {what} has {wrong!r}", f"its cells are {', '.join(sorted(known))}")
     labels = tuple(axis["name"] for axis in axes) or tuple(table["axes"])
@@ -157,7 +180,21 @@ def read(name: str, text: str) -> Experiment:
         places=places,
         printed=table.get("printed", {}),
         common=table.get("all", {}),
+        tables=tuple(table.get("tables", ())),
+        models=table.get("models", {}),
     )
+
+
+def _table(cell: Cell, background: str | None) -> str:
+    """The background table of a cell that needs one."""
+    if background is None:
+        hint = "make one with `unmask frequencies`, and give it with --background FILE"
+        raise InputError(f"{cell.name} needs a table of background frequencies", hint)
+    return background
+
+
+def _several(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def _cell(values: tuple[Settings, ...]) -> Cell:
@@ -167,7 +204,8 @@ def _cell(values: tuple[Settings, ...]) -> Cell:
 
 
 def _place(name: str, table: Settings) -> Place:
-    return Place(name, settings=table.get("all", {}), **{key: value for key, value in table.items() if key != "all"})
+    given: dict[str, Any] = {key: value for key, value in table.items() if key not in ("all", "judges")}
+    return Place(name, settings=table.get("all", {}), judges=tuple(table.get("judges", ())), **given)
 
 
 def _all() -> dict[str, Experiment]:
@@ -177,3 +215,4 @@ def _all() -> dict[str, Experiment]:
 
 
 EXPERIMENTS: dict[str, Experiment] = _all()
+TABLES = {table: one for one in EXPERIMENTS.values() for table in one.tables}  # name in the paper -> experiment

@@ -18,11 +18,13 @@ from unmask.core import dice
 from unmask.core.beliefs import ask
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
-from unmask.core.entropy import state_entropy
+from unmask.core.entropy import bits, state_entropy
 from unmask.core.state import State, begin, padded
 from unmask.errors import InputError, SettingError
 from unmask.evaluate import batch
+from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory.reference import Known, Progress
+from unmask.models.made.table import Table
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,30 @@ def _beliefs(model: Denoiser, state: State, truth: Tensor, watched: Tensor) -> t
         found.append((state_entropy(beliefs.entropy, where), state_entropy(-beliefs.standing, where), here))
     entropy, loss, one = (torch.cat(column) for column in zip(*found, strict=True))
     return entropy, loss, one
+
+
+@dataclass(frozen=True)
+class OracleStates:
+    """Proposition 1 on a model whose joint distribution is known: bits, of each state with two masks or more."""
+
+    joint: Mean  # entropy of all masked positions together
+    sum: Mean  # state entropy times the number of masks
+    gap: Mean  # sum - joint, paired: never below 0
+    least: float  # the smallest gap
+
+
+@torch.no_grad()
+def oracle(model: Table, texts: Sequence[Known], draws: int = 16, seed: int = 0) -> OracleStates:
+    """The oracle's uncertainty beside its upper bound, over noised states of the texts."""
+    totals, joints = [], []
+    for place, text in enumerate(texts):
+        state, _, _ = _noised(model, [text], [seed + place], draws)
+        rows = (state.masked.sum(1) > 1).nonzero()[:, 0]
+        beliefs = ask(model, state, rows, state.masked[rows], state.tokens[rows])
+        totals.append(state_entropy(beliefs.entropy, state.masked[rows]) * state.masked[rows].sum(1))
+        joints.append(model.joint_entropy(state.tokens[rows]))
+    total, joint = bits(torch.cat(totals)), bits(torch.cat(joints))
+    return OracleStates(mean(joint), mean(total), mean(total - joint), float((total - joint).min()))
 
 
 def join(parts: Sequence[States]) -> States:

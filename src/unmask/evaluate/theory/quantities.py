@@ -32,6 +32,7 @@ class Bin:
     gap: Mean  # loss - entropy, paired
     spread: float  # standard deviation of the gap of single states
     epsilon: float | None  # nats: the least ε at which the bound of Proposition 2 allows the mean gap; None below 0
+    epsilon_whole: float | None = None  # nats: the same with the term h(δ) that the paper drops
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,9 @@ class Divergence:
     lower_tight: Mean  # 2 (drift / B)²: path entropies lie in [0, B], not in [-B, B]
     kl: Mean | None  # the chain rule's sum: N-step loss less the entropy of the data; None where that is not known
     epsilon: Mean | None  # kl / N: the mean of the N steps' divergences, so the least ε that the bound N·ε allows
+    epsilon_largest: float | None = None  # the largest step's, which the definition asks for; known for data of 0 bits
+    best: Mean | None = None  # bits: path entropy of the best of a text's decoded paths, as E-BoN returns it
+    best_drift: Mean | None = None  # bits: best - reference, paired by text
 
 
 def bins(states: States, width: int) -> list[Bin]:
@@ -88,14 +92,31 @@ def bins(states: States, width: int) -> list[Bin]:
         gap = mean(loss - entropy)
         spread = float((loss - entropy).std()) if len(loss) > 1 else 0.0
         time = float(states.share[:, column].mean())
-        found.append(Bin(time, mean(entropy), mean(loss), gap, spread, needed_epsilon(gap.value * BIT, width)))
+        least = [needed_epsilon(gap.value * BIT, width, whole) for whole in (False, True)]
+        found.append(Bin(time, mean(entropy), mean(loss), gap, spread, *least))
     return found
 
 
-def needed_epsilon(gap: float, width: int) -> float | None:
-    """Solve ε + √(ε/2) ln K = gap (nats); None for a negative gap, which the bound does not cover."""
+def dropped(epsilon: float) -> float:
+    """h(δ) with δ = √(ε/2), nats: the binary entropy that the proof of Proposition 2 leaves out.
+
+    Audenaert's bound is |H(q) - H(p)| ≤ δ ln(K - 1) + h(δ) for a total variation δ ≤ 1 - 1/K.
+    """
+    delta = min(1.0, math.sqrt(epsilon / 2))
+    return sum(-share * math.log(share) for share in (delta, 1 - delta) if share > 0)
+
+
+def needed_epsilon(gap: float, width: int, whole: bool = False) -> float | None:
+    """Solve ε + √(ε/2) ln K = gap (nats), with `whole` also + h(δ); None for a negative gap, which neither covers."""
     if gap < 0:
         return None
+    if whole:
+        low, high = 0.0, needed_epsilon(gap, width) or 0.0
+        for _ in range(60):  # what it allows grows with ε, up to δ = 1/2 and further with ln K
+            middle = (low + high) / 2
+            allowed = middle + math.sqrt(middle / 2) * math.log(width) + dropped(middle)
+            low, high = (middle, high) if allowed < gap else (low, middle)
+        return high
     half = math.log(width) / math.sqrt(2) / 2
     return (math.sqrt(half * half + gap) - half) ** 2
 
@@ -153,6 +174,7 @@ def divergence(
     """Drift, and the bounds that it and the loss give."""
     true = _each([[path.path_entropy for path in paths] for paths in reference])
     own = _each(generated)
+    best = torch.tensor([min(some) for some in generated], dtype=torch.float64)
     drift, largest = mean(own - true), math.log2(width)
     kl = None
     if data_entropy is not None:
@@ -166,6 +188,18 @@ def divergence(
         lower_bound(drift, largest, 2.0),
         kl,
         None if kl is None or steps is None else kl.times(1 / steps),
+        _largest(reference) if data_entropy == 0 else None,
+        *((mean(best), mean(best - true)) if any(len(some) > 1 for some in generated) else ()),
+    )
+
+
+def _largest(reference: Sequence[Sequence[ReferencePath]]) -> float | None:
+    """The largest mean loss of a step, nats: its divergence where the data leave nothing open."""
+    paths = [path.step_loss for some in reference for path in some]
+    if not paths or not all(paths):
+        return None
+    return (
+        max(average([path[step] for path in paths if step < len(path)]) for step in range(max(map(len, paths)))) * BIT
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -52,6 +52,7 @@ class ReferencePath:
     state_entropy: list[float]  # of each step's input; NaN where nothing was masked
     loss: float  # -log p of every open token in the step that revealed it, summed
     evaluations: int
+    step_loss: list[float] = field(default_factory=list)  # the same, step by step
 
 
 @dataclass(frozen=True)
@@ -178,17 +179,15 @@ def _revealed(
     denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
     truth = padded([text.tokens for text in texts], model.vocab.pad)[0].to(state.tokens.device)
     teacher = _Teacher(truth.repeat_interleave(draws, 0), torch.zeros(0))
-    loss, along = torch.zeros(len(state.tokens), dtype=torch.float64, device=state.tokens.device), []
+    losses, along = [], []
     for moment in walk(denoiser, state, sampler, search, rules, teacher):
         new = moment.before != moment.state.tokens
-        loss = loss + teacher.loss.double().where(new, 0.0).sum(1)
+        losses.append(teacher.loss.double().where(new, 0.0).sum(1))
         along.append(moment.entropy)
         state, tally = moment.state, moment.tally
-    entropies, losses, steps = bits(state.path_entropy), bits(loss), bits(torch.stack(along, 1))
-    paths = [
-        ReferencePath(*numbers)
-        for numbers in zip(entropies.tolist(), steps.tolist(), losses.tolist(), tally.evaluations.tolist(), strict=True)
-    ]
+    each = bits(torch.stack(losses, 1))
+    columns = (bits(state.path_entropy), bits(torch.stack(along, 1)), each.sum(1), tally.evaluations, each)
+    paths = [ReferencePath(*numbers) for numbers in zip(*(column.tolist() for column in columns), strict=True)]
     return [paths[place * draws : place * draws + draws] for place in range(len(texts))]
 
 

@@ -49,6 +49,7 @@ def study(
     recipe: Recipe,  # sampler, steps and seed
     draws: int = 16,
     paths: int = 2,
+    best_of: int = 1,  # decoded paths of each text
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     on_rows: Callable[[list[Row]], None] = lambda rows: None,
 ) -> Study:
@@ -59,9 +60,10 @@ def study(
     for begin in range(0, len(texts), TEXTS):
         some = texts[begin : begin + TEXTS]
         now = recipe.replace(seed=recipe.seed + begin, temperature=1.0, search="vanilla")
+        own = now if best_of == 1 else now.replace(search="best-of-n", particles=best_of)
         seeds = [recipe.seed + begin + place for place in range(len(some))]
         states = measure(model, some, draws, seeds=seeds)
-        part = Study(now, states, reference(model, some, now, paths, seeds=seeds), generated(model, some, now))
+        part = Study(now, states, reference(model, some, now, paths, seeds=seeds), generated(model, some, own))
         on_rows(rows(part, begin))
         parts.append(part)
         on_progress(begin + len(some), len(texts))
@@ -88,14 +90,16 @@ def rows(found: Study, begin: int = 0) -> list[Row]:
             {"kind": "reference", **about, "draw": draw, **vars(one)} for draw, one in enumerate(found.reference[text])
         ]
         own = found.generated[text]
-        path = {"path_entropy": own.path_entropy, "state_entropy": own.best.state_entropy, "seed": own.seed}
+        path: Row = {"path_entropy": own.path_entropy, "state_entropy": own.best.state_entropy, "seed": own.seed}
+        if len(own.particles) > 1:
+            path["path_entropies"] = [particle.path_entropy for particle in own.particles]
         made.append({"kind": "generated", **about, **path, "evaluations": own.evaluations})
     return [to_json(row) for row in made]
 
 
 def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_entropy: float | None) -> Row:
     """All quantities, for JSON."""
-    own = [[result.path_entropy] for result in found.generated]
+    own = [[particle.path_entropy for particle in result.particles] for result in found.generated]
     steps = found.recipe.steps
     loss = [
         average([path.loss for path in some]) / n

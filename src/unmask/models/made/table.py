@@ -94,6 +94,14 @@ class Table:
         chances = torch.cat([self._conditionals(given[i : i + size]) for i in range(0, len(given), size)])
         return chances.log()[same[:, None], columns.clamp(min=0)], None
 
+    def joint_entropy(self, given: Tensor) -> Tensor:  # [R, n] int64, of the first n positions -> [R] nats
+        """The entropy of all masked positions together, given the others: the oracle's uncertainty of a state."""
+        short = self if given.shape[1] == self.limit else Table(self.joint.flatten(given.shape[1]).sum(-1))
+        fits = (given[:, None, :] == short.sequences) | (given[:, None, :] == self.vocab.mask)  # [R, A, n]
+        weights = fits.all(2) * short.probability
+        entropy: Tensor = torch.special.entr(weights / weights.sum(1, keepdim=True)).sum(1)
+        return entropy
+
     def _conditionals(self, given: Tensor) -> Tensor:  # [R, limit] -> [R, limit, V]
         letters = torch.arange(self.joint.shape[0], device=self.device)
         fits = (given[:, :, None] == letters) | (given[:, :, None] == self.vocab.mask)  # [R, limit, V]
