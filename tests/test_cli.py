@@ -82,7 +82,7 @@ def test_particles_are_shown_and_the_chosen_one_has_a_mark(both):
     recipe = Recipe(sampler="uniform", steps=3, temperature=1.0, length=6, search="smc", particles=4, every=1, seed=3)
     result = decode(load("table"), recipe=recipe)
     assert text == f"{result.text}\n"
-    assert f"12 evaluations · 4 particles of {result.lineages} lineage" in out
+    assert f"12 evaluations ({result.rows} rows) · 4 particles of {result.lineages} lineage" in out
     rows = [line.split() for line in out.splitlines() if f" {result.path_entropy:.3f} " in line]
     assert ["▶", str(result.chosen), result.text] in [row[:3] for row in rows]
     assert all(particle.text in out for particle in result.particles)
@@ -190,7 +190,7 @@ def test_text_that_looks_like_markup_is_printed_as_it_is(capsys):
     particle = decode(load("table"), "sena", recipe=Recipe(length=2)).best
     result = decode(load("table"), "sena", recipe=Recipe(length=2, search="best-of-n", particles=2))
     strange = [type(particle)(particle.tokens, text, 1.0, [1.0], 1, 0, -1.0, 0.5)] * 2
-    show.result(type(result)(strange, 0, result.recipe, 0, 1, 2, 0.0, 0.1))
+    show.result(type(result)(strange, 0, result.recipe, 0, 1, 2, 2, 0.0, 0.1))
     out, err = capsys.readouterr()
     assert out == f"{text}\n"
     assert err.count("[bold]a[/bold] :smile:↵[/] long") == 2
@@ -576,7 +576,8 @@ def test_progress_counts_decided_positions(monkeypatch):
 def test_no_progress_without_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with show.following() as watch:
-        assert watch is None
+        decode(load("table"), "s", recipe=Recipe(length=3), on_event=watch)
+    assert sys.stderr.getvalue() == "", "a short decode is silent; a long one has a line every ten seconds"
 
 
 def test_particles_that_nothing_parts_are_told(capsys):

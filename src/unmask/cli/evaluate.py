@@ -108,8 +108,10 @@ def _check_flags(args: Namespace, task: Task) -> None:
     if args.insist and not task.programs:
         raise InputError(f"--insist has no effect on {task.name}, which runs no programs", "leave it out")
     if task.pool == "train" and args.shots is None:
-        both = " (and its questions with --data FILE)" if args.data is None and task.source.repo is None else ""
-        raise InputError(f"{task.name} draws its worked examples from another file", f"give it with --shots FILE{both}")
+        way = "give it with --shots FILE"
+        if args.data is None and task.source.repo is None:  # both at once: fetched once, asked for once
+            way += f", and its questions with --data FILE: fetch {task.source.about}"
+        raise InputError(f"{task.name} draws its worked examples from another file", way)
 
 
 def _questions(args: Namespace, task: Task) -> tuple[list[Question], int]:

@@ -67,6 +67,8 @@ class Result:
     seconds: float  # of the whole batch
     number: int = 0  # of the prompt, among those that were given together
     share: float | None = None  # its part of the seconds, where prompts came and went in a batch
+    prompt: Any = None  # the prompt or canvas as it was given: a text, ids or messages
+    given: int = 0  # tokens of the canvas that are the prompt
 
     @property
     def best(self) -> Particle:
@@ -83,7 +85,13 @@ class Result:
 
     @property
     def tokens(self) -> list[int]:
+        """Ids of the whole canvas, prompt included."""
         return self.best.tokens
+
+    @property
+    def new_tokens(self) -> list[int]:
+        """Ids of the positions after the prompt, those after an end token too; of a canvas all."""
+        return self.best.tokens[self.given :]
 
     @property
     def logprobs(self) -> list[Token] | None:
@@ -103,6 +111,13 @@ class Result:
     def lineages(self) -> int:
         """How many of the first particles have descendants."""
         return len({particle.origin for particle in self.particles})
+
+    @property
+    def alike(self) -> bool:
+        """Whether there are several particles, and nothing random made them differ at any step."""
+        first, *others = self.particles
+        same = [one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in others]
+        return bool(others) and all(same)
 
     @property
     def choice(self) -> str:

@@ -143,7 +143,8 @@ class Attempt:
         """What came of it; `seconds` are those of all batches that it was in."""
         spent = (self.calls, self.evaluations, self.rows)
         about = (self.particles, self.chosen, self.recipe, self.key)
-        return Result(*about, *spent, 0.0, self.seconds, self.place, self.share)
+        source, given = self.canvas.source, self.canvas.given
+        return Result(*about, *spent, 0.0, self.seconds, self.place, self.share, source, given)
 
 
 def rounds(attempts: Sequence[Attempt], room: int, wave: Callable[[list[Attempt]], None]) -> Iterator[list[Attempt]]:
