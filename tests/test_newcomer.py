@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unmask import SAMPLERS, Recipe, decode, decode_batch, load
-from unmask.cli import main, show
+from unmask.cli import judge, main, show
 from unmask.cli.parser import COMMANDS, build
 from unmask.errors import AlikeWarning, UnmaskError
 
@@ -143,6 +143,22 @@ def test_the_table_of_particles_shows_where_they_differ():
     assert show.apart(texts) == ["… Tim ran.", "… Tom ran.", "… Tim sat."]
     for texts in (["Tim ran.", "Tom ran."], ["Once upon a time."] * 2, ["", "Once upon a time."]):
         assert show.apart(texts) == texts
+
+
+def test_a_limit_of_correlations_is_shown_beside_correlations(capsys):
+    figure = {"mean": 0.5, "low": 0.4, "high": 0.6}
+    alone = {"n": 2, "groups": 2, "ln_ppl": figure, "ceiling": figure}
+    judge._show(alone, None)
+    assert "largest possible" not in capsys.readouterr().out
+    judge._show({**alone, "pearson": figure}, None)
+    assert "largest possible" in capsys.readouterr().out
+
+
+def test_a_long_validation_is_named_on_the_bar():
+    with show.training() as on_event:
+        bar = on_event.__closure__[0].cell_contents  # type: ignore[attr-defined]
+        on_event({"event": "validating", "step": 7, "seconds": 1.0})
+    assert bar.tasks[0].description == "step 7, validating"
 
 
 def test_a_long_decode_without_a_terminal_says_how_far_it_is(capsys, monkeypatch):

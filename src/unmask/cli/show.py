@@ -273,6 +273,8 @@ def training() -> Iterator[Callable[[dict[str, Any]], None]]:
             if event["event"] == "step":
                 about = f"step {event['step']}, loss {event['loss']:.4f}"
                 bar.update(task, completed=event["progress"], description=about)
+            elif event["event"] == "validating":
+                bar.update(task, description=f"step {event['step']}, validating")
             elif event["event"] == "validation":
                 line = ", ".join(f"{name} {_short(value)}" for name, value in event.items() if name != "event")
                 bar.console.print(line, soft_wrap=True, markup=False, highlight=False)

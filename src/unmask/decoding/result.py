@@ -19,8 +19,8 @@ class Token:
     """One position that was decided, with the model's own distribution at that moment."""
 
     position: int  # in the canvas
-    token: int
-    text: str
+    token: int  # its id
+    text: str  # the token as text
     log_prob: float | None  # nats; None for a token outside the distribution
     entropy: float | None  # bits, of the position
     step: int  # from 0
@@ -37,9 +37,9 @@ class Particle:
 
     tokens: list[int]  # the whole canvas
     text: str  # the generated text after a prompt, or the filled canvas
-    path_entropy: float
+    path_entropy: float  # the mean of its state entropies
     state_entropy: list[float | None]  # along its own ancestry, step by step; None where nothing was masked
-    steps: int
+    steps: int  # that it took
     origin: int  # the particle in which its lineage began
     log_prob: float  # nats: of the written tokens, under the model's own distribution
     surprise: float  # nats per position; see `State.surprise`
@@ -56,10 +56,10 @@ class Particle:
 class Result:
     """The outcome of one prompt or canvas."""
 
-    particles: list[Particle]
-    chosen: int
-    recipe: Recipe
-    seed: int
+    particles: list[Particle]  # all paths
+    chosen: int  # the number of the returned one
+    recipe: Recipe  # with which it was decoded
+    seed: int  # of this prompt
     calls: int  # network calls
     evaluations: int  # rows that the paths asked the network for, equal ones too
     rows: int  # rows that it computed: of equal canvases of a prompt one
@@ -72,10 +72,12 @@ class Result:
 
     @property
     def best(self) -> Particle:
+        """The returned particle."""
         return self.particles[self.chosen]
 
     @property
     def text(self) -> str:
+        """The generated text after a prompt, or the filled canvas."""
         return self.best.text
 
     @property
@@ -100,6 +102,7 @@ class Result:
 
     @property
     def path_entropy(self) -> float:
+        """Of the returned particle, in bits."""
         return self.best.path_entropy
 
     @property
@@ -114,10 +117,10 @@ class Result:
 
     @property
     def alike(self) -> bool:
-        """Whether there are several particles, and nothing random made them differ at any step."""
+        """Whether there are several particles that nothing random made differ at any step."""
         first, *others = self.particles
         same = [one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in others]
-        return bool(others) and all(same)
+        return self.recipe.temperature == 0 and bool(others) and all(same)  # above 0 they are copies of one path
 
     @property
     def choice(self) -> str:

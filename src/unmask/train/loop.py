@@ -226,6 +226,7 @@ def train(
                         raise ModelError(f"the loss is {figures['loss']} after {run.step} steps", "lower the rate")
                 if run.seconds - checked >= plan.check:
                     pause = time.perf_counter()
+                    on_event(_event("validating", run))  # for those who watch: it is not in the log
                     _keep(run, data, directory, save, say)
                     began += time.perf_counter() - pause  # validation does not count as training
                     checked = run.seconds
@@ -233,6 +234,7 @@ def train(
             _write_state(run, directory)  # the next run resumes here
             save(directory, _averaged(run))
             raise
+        on_event(_event("validating", run))
         _keep(run, data, directory, save, say)
     draw(read_log(directory), directory / PLOT)
     return _averaged(run)
