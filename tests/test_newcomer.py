@@ -157,7 +157,7 @@ def test_a_limit_of_correlations_is_shown_beside_correlations(capsys):
 def test_a_long_validation_is_named_on_the_bar():
     with show.training() as on_event:
         bar = on_event.__closure__[0].cell_contents  # type: ignore[attr-defined]
-        on_event({"event": "validating", "step": 7, "seconds": 1.0})
+        on_event({"event": "validating", "step": 7})
     assert bar.tasks[0].description == "step 7, validating"
 
 
