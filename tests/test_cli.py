@@ -191,7 +191,7 @@ def test_text_that_looks_like_markup_is_printed_as_it_is(capsys):
     particle = decode(load("table"), "sena", recipe=Recipe(length=2)).best
     result = decode(load("table"), "sena", recipe=Recipe(length=2, search="best-of-n", particles=2))
     strange = [type(particle)(particle.tokens, text, 1.0, [1.0], 1, 0, -1.0, 0.5)] * 2
-    show.result(type(result)(strange, 0, result.recipe, 0, 1, 2, 0.0, 0.1))
+    show.result(type(result)(strange, 0, result.recipe, 0, 1, 2, 2, 0.0, 0.1))
     out, err = capsys.readouterr()
     assert out == f"{text}\n"
     assert err.count("[bold]a[/bold] :smile:↵[/] long") == 2
@@ -577,7 +577,8 @@ def test_progress_counts_decided_positions(monkeypatch):
 def test_no_progress_without_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with show.following() as watch:
-        assert watch is None
+        decode(load("table"), "s", recipe=Recipe(length=3), on_event=watch)
+    assert sys.stderr.getvalue() == "", "a short decode is silent; a long one has a line every ten seconds"
 
 
 def test_particles_that_nothing_parts_are_told(capsys):

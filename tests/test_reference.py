@@ -15,7 +15,7 @@ def made() -> dict[str, str]:
     return runpy.run_path(str(REFERENCE / "generate.py"))["pages"]()
 
 
-@pytest.mark.parametrize("name", ["settings", "cli", "http", "trace-format", "rows-format"])
+@pytest.mark.parametrize("name", ["python", "settings", "cli", "http", "trace-format", "rows-format"])
 def test_the_reference_is_what_the_code_says(made: dict[str, str], name: str) -> None:
     committed = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
     assert committed == made[f"{name}.md"], "run `make reference` and commit docs/reference"

@@ -1,4 +1,4 @@
-"""The package -> the pages of docs/reference: settings, commands, HTTP, trace and rows formats.
+"""The package -> the pages of docs/reference: Python, settings, commands, HTTP, trace and rows formats.
 
 python docs/reference/generate.py writes them; tests/test_reference.py compares them with the committed ones.
 """
@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -193,6 +194,7 @@ with another version or machine, a line `resumed` has what changed ([eval](../gu
 def pages() -> dict[str, str]:
     """File name -> text."""
     made = {
+        "python.md": runpy.run_path(str(HERE / "python_page.py"))["python_page"](),
         "settings.md": settings_page(),
         "cli.md": cli_page(),
         "http.md": http_page(),

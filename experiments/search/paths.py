@@ -86,9 +86,9 @@ METHODS: dict[str, dict[str, Any]] = {
     # the paper's: after a quarter, the half and three quarters of the steps; its strength is 10 on countdown, else 5
     "printed": {"search": "smc", "particles": 8},
     # as published: weights by p, resampled where the effective sample size is under a half, the likeliest path
-    "self-rewarding": {"search": "smc", "particles": 8, "potential": "likelihood", "strength": 1.0, "below": 0.5}
+    "self-rewarding": {"search": "smc", "particles": 8, "potential": "likelihood", "strength": 0.6931, "below": 0.5}
     | {"choose": "likelihood"},
-    "self-rewarding-surprise": {"search": "smc", "particles": 8, "potential": "likelihood", "strength": 1.0}
+    "self-rewarding-surprise": {"search": "smc", "particles": 8, "potential": "likelihood", "strength": 0.6931}
     | {"below": 0.5, "choose": "surprise"},
     "one-path": {"search": "vanilla"},
 }

@@ -35,6 +35,10 @@ class ProgressError(UnmaskError):
     """A sampler without a schedule that decided nothing in a step."""
 
 
+class AlikeWarning(UserWarning):
+    """All particles of a search took the same path, so that it cost more than one path and found nothing else."""
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, else the name of its class; at most 160 printable characters."""
     lines = (line.strip() for line in str(error).splitlines())

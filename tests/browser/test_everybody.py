@@ -57,7 +57,7 @@ def test_a_blank_on_a_button_presses_only_the_button(board: list[Event], show: O
 
 
 @pytest.mark.parametrize("walk", ["board", "prose"])
-def test_a_narrow_window(walk: str, show: Open, request: pytest.FixtureRequest, picture) -> None:
+def test_a_narrow_window(walk: str, show: Open, request: pytest.FixtureRequest) -> None:
     page = show(request.getfixturevalue(walk), wide=360)
     for wide in (360, 900, 320):
         page.set_viewport_size({"width": wide, "height": 800})
@@ -67,10 +67,6 @@ def test_a_narrow_window(walk: str, show: Open, request: pytest.FixtureRequest, 
         for canvas in page.locator("canvas").all():
             box = canvas.bounding_box()
             assert box is not None and box["width"] > 150 and box["x"] >= 0 and box["x"] + box["width"] <= wide
-    if walk == "board":
-        page.set_viewport_size({"width": 390, "height": 844})
-        settle(page)
-        picture(page, "report-narrow")
 
 
 LUMINANCE = """(colour) => {
@@ -91,7 +87,7 @@ def contrast(page: Page, one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark(scheme: Any, prose: list[Event], show: Open, picture) -> None:
+def test_light_and_dark(scheme: Any, prose: list[Event], show: Open) -> None:
     page = show(prose, color_scheme=scheme)
     paper = page.evaluate(LUMINANCE, page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert paper > 0.9 if scheme == "light" else paper < 0.05
@@ -102,7 +98,6 @@ def test_light_and_dark(scheme: Any, prose: list[Event], show: Open, picture) ->
         page.get_by_role("slider").fill(str(len(prose) * 5 // 8))
         page.get_by_label("colour by").select_option("entropy")
         settle(page)
-        picture(page, "report-dark")
         drawn = [canvas.evaluate("(it) => it.toDataURL()") for canvas in page.locator("canvas").all()]
         page.emulate_media(color_scheme="light")  # the pictures follow
         settle(page)

@@ -58,7 +58,7 @@ def test_scrubbing_shows_the_path_of_the_chosen_particle(prose: list[Event], sho
     picture(page, "report-text", full_page=True)
 
 
-def test_what_is_drawn_changes_with_the_step(board: list[Event], show: Open, picture) -> None:
+def test_what_is_drawn_changes_with_the_step(board: list[Event], show: Open) -> None:
     page = show(board)
     seen = []
     for step in (0, 4, 4, len(board) - 2):
@@ -67,9 +67,6 @@ def test_what_is_drawn_changes_with_the_step(board: list[Event], show: Open, pic
         seen.append([page.locator(f"{place} canvas").evaluate("(it) => it.toDataURL()") for place in (".one", ".all")])
     assert seen[1] == seen[2]
     assert seen[0][0] != seen[1][0] != seen[3][0] and seen[0][1] != seen[1][1] != seen[3][1]
-    page.get_by_role("slider").fill(str(len(board) * 3 // 7))
-    settle(page)
-    picture(page, "report-sudoku", full_page=True)
 
 
 def test_colours_by_step_or_by_entropy(board: list[Event], show: Open) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +23,7 @@ from unmask.decoding.prompt import HOLE, MARKER, Text, fitting_length
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, spelled
 from unmask.decoding.trace import OnEvent
-from unmask.errors import InputError
+from unmask.errors import AlikeWarning, InputError
 from unmask.evaluate import batch, bulk, rows
 from unmask.models import Denoiser, load_tokenizer
 from unmask.tasks import files
@@ -51,6 +52,7 @@ class Asked:
 
 def run_generate(args: Namespace) -> None:
     """Decode one prompt or canvas, or a file of prompts."""
+    warnings.simplefilter("ignore", AlikeWarning)  # it is noted below the answer
     _check(args)
     asked = _asked(args)
     name = _model_name(args)

@@ -40,7 +40,7 @@ WORDS = {
     "path_entropy": "path entropy (bits)",
     "pearson": "path entropy ~ ln PPL, Pearson",
     "spearman": "path entropy ~ ln PPL, Spearman",
-    "ceiling": "~ ln PPL, the most possible",
+    "ceiling": "~ ln PPL, the largest possible",
 }
 
 IDLE: dict[str, tuple[str, ...]] = {  # flags that have no effect, by convention
@@ -151,8 +151,9 @@ def _show(found: dict[str, Any], by: str | None) -> None:
     groups = "" if found["groups"] == found["n"] else f" in {show.many(found['groups'], 'group')}"
     print(f"{'' if by is None else f'{by} {found[by]}: '}{show.many(found['n'], 'text')}{groups}")
     made = show.grid("figure", "value", "95 % interval", right=("value", "95 % interval"))
+    compared = "pearson" in found  # a limit of correlations says nothing where there is none
     for name, text in WORDS.items():
-        if name in found and found[name]["mean"] is not None:
+        if name in found and found[name]["mean"] is not None and (compared or name != "ceiling"):
             value, low, high = (found[name][part] for part in ("mean", "low", "high"))
             made.add_row(text, _number(value), "" if low is None else f"{_number(low)}–{_number(high)}")
     show.console().print(made)

@@ -6,8 +6,9 @@ A command's module is imported when that command is given; it holds `run_NAME(ar
 from __future__ import annotations
 
 import re
+import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter, _ActionsContainer
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module, metadata
 from pathlib import Path
@@ -228,6 +229,7 @@ Decode masked diffusion language models along low-uncertainty paths.
 
 A sampler decides which masks are filled in a step, and a search compares paths by their entropy:
 how uncertain the model was, in bits, at the masks that were left."""
+FEW = 12  # flags that a usage lists; of more it says [flags]
 START = """\
 start with:
   unmask demo
@@ -272,7 +274,16 @@ def build(name: str) -> ArgumentParser:
     )
     parser.set_defaults(run=function("run", name))
     function("add", name)(parser)
+    if parser.usage is None and len(parser._option_string_actions) > FEW:
+        needed = [one.option_strings[0] + f" {one.metavar}" for one in parser._get_optional_actions() if one.required]
+        parser.usage = " ".join([parser.prog, *_words(parser), *needed, "[flags]"])
     return parser
+
+
+def _words(parser: ArgumentParser) -> list[str]:
+    """The arguments of a command that are not flags, as its usage shows them."""
+    signs = {"?": "[{}]", "*": "[{}...]", "+": "{}..."}
+    return [signs.get(str(one.nargs), "{}").format(one.metavar or one.dest) for one in parser._get_positional_actions()]
 
 
 def function(kind: str, name: str) -> Callable[..., Any]:
@@ -350,8 +361,19 @@ def _unexpected(parser: ArgumentParser, args: Namespace, extra: list[str]) -> Un
     wanted = word.replace("_", "-")
     options = {option.lstrip("-"): option for option in parser._option_string_actions}
     near = [option for option in options.values() if len(wanted) > 3 and option.startswith(wanted)]
+    near = near or _elsewhere(wanted, options)
     near = near or [options[name] for name in get_close_matches(wanted.lstrip("-"), options, n=1, cutoff=0.6)]
     return InputError(f"unknown option {word!r}", f"did you mean {near[0]!r}?" if near else about)
+
+
+def _elsewhere(word: str, options: Mapping[str, str]) -> list[str]:
+    """The option for what other programs call by this name."""
+    if "unmask.decoding.settings" not in sys.modules:  # then the command has no settings
+        return []
+    from unmask.decoding.settings import ELSEWHERE
+
+    found = ELSEWHERE.get(word.lstrip("-").replace("-", "_"))
+    return [] if found is None or found[1].split()[0] not in options.values() else [found[1]]
 
 
 def refuse(args: Namespace, names: Iterable[str], where: str, hint: str = "leave it out") -> None:

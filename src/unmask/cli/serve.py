@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -13,7 +14,7 @@ from typing import Any
 from unmask.cli import flags
 from unmask.cli.models import add_model, as_run, load_model
 from unmask.cli.parser import flag
-from unmask.errors import InputError
+from unmask.errors import AlikeWarning, InputError
 from unmask.models import BUNDLED, Denoiser
 from unmask.server.limits import Limits
 
@@ -39,6 +40,7 @@ def run_serve(args: Namespace) -> None:
         if str(error.name).startswith("unmask"):
             raise
         raise InputError(f"serving needs {error.name}", "pip install 'unmask[serve]'") from None
+    warnings.simplefilter("ignore", AlikeWarning)  # requests choose their temperature
     defaults = flags.to_settings(args)
     flags.to_recipe(args)  # refuses what goes with nothing
     names = list(dict.fromkeys(args.model or BUNDLED))

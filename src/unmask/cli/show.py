@@ -54,7 +54,7 @@ def result(found: Result, ends: bool = False) -> None:
     note(found.cost() + (" · no end within the length" if ends and found.finish == "length" else ""))
     if len(found.particles) > 1:
         console(stderr=True).print(particles(found))
-        if alike(found):
+        if found.alike:
             note(ALIKE)
     if ends and found.finish == "end" and not found.text and "eos" not in found.recipe.late:
         note(EMPTY)
@@ -70,24 +70,27 @@ def note(text: str) -> None:
     print(safe(text, sys.stderr), file=sys.stderr)
 
 
-def alike(found: Result) -> bool:
-    """Whether nothing random made the particles differ, at any step."""
-    first = found.particles[0]
-    return all(one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in found.particles)
-
-
 def particles(found: Result) -> Grid:
     """All particles, with what they were chosen by; the chosen one has a mark."""
     other = {"likelihood": "log p", "surprise": "surprise", "auto": "surprise", "look": "look"}.get(found.choice)
     names = ["path entropy", *([other] if other else []), "steps"]
     made = grid("", "particle", "text", *names, "began as", right=tuple(names))
+    texts = apart([particle.text for particle in found.particles])
     for place, particle in enumerate(found.particles):
         mark = "▶" if place == found.chosen else ""
         value = {"log p": particle.log_prob, "look": particle.look}.get(other or "", particle.surprise)
         told = [] if not other else ["–" if value is None else f"{value:.4g}"]
         numbers = [f"{particle.path_entropy:.3f}", *told, str(particle.steps)]
-        made.add_row(mark, str(place), one_line(particle.text, stream=sys.stderr), *numbers, str(particle.origin))
+        made.add_row(mark, str(place), one_line(texts[place], stream=sys.stderr), *numbers, str(particle.origin))
     return made
+
+
+def apart(texts: Sequence[str]) -> list[str]:
+    """Texts for a column; a long beginning that all of them share is left out, but for its last word."""
+    least, most = min(texts), max(texts)  # what these two share, all share
+    shared = next((place for place, pair in enumerate(zip(least, most, strict=False)) if len(set(pair)) > 1), 0)
+    start = least[:shared].rstrip().rfind(" ")
+    return [f"…{text[start:]}" for text in texts] if len(set(texts)) > 1 and start >= 8 else list(texts)
 
 
 def board(cells: Sequence[int]) -> str:
@@ -277,6 +280,8 @@ def training() -> Iterator[Callable[[dict[str, Any]], None]]:
             if event["event"] == "step":
                 about = f"step {event['step']}, loss {event['loss']:.4f}"
                 bar.update(task, completed=event["progress"], description=about)
+            elif event["event"] == "validating":
+                bar.update(task, description=f"step {event['step']}, validating")
             elif event["event"] == "validation":
                 line = ", ".join(f"{name} {_short(value)}" for name, value in event.items() if name != "event")
                 bar.console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -290,9 +295,9 @@ def _short(value: object) -> str:
 
 @contextmanager
 def following() -> Iterator[OnEvent | None]:
-    """A callback that shows how many positions are decided; None without a terminal."""
+    """A callback that shows how many positions are decided: a bar, or without a terminal a line now and then."""
     with progress() as bar:
-        yield None if bar.disable else _follow(bar)
+        yield _follow(bar) if not bar.disable else _telling(paced())
 
 
 @contextmanager
@@ -316,6 +321,13 @@ def _follow(bar: Progress) -> OnEvent:
 
     def on_progress(event: Event, decided: int, open: int) -> None:
         bar.update(task, completed=decided, total=open, description=f"step {event.get('step', -1) + 1}")
+
+    return _counting(on_progress)
+
+
+def _telling(tell: Callable[[str], None]) -> OnEvent:
+    def on_progress(event: Event, decided: int, open: int) -> None:
+        tell(f"step {event.get('step', -1) + 1}: {decided:,} of {open:,} positions are decided")
 
     return _counting(on_progress)
 

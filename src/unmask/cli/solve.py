@@ -18,7 +18,7 @@ from unmask.decoding.decode import decode_batch
 from unmask.decoding.defaults import canonical, over
 from unmask.decoding.prompt import encode
 from unmask.decoding.recipe import Recipe
-from unmask.errors import InputError, UnmaskError, many
+from unmask.errors import AlikeWarning, InputError, UnmaskError, many
 from unmask.evaluate.run import suits
 from unmask.models import default_recipe, load
 from unmask.tasks import TASKS, Example, Task, files, problems, puzzle_of
@@ -33,6 +33,7 @@ LEAST = 16  # positions for the answer to a word problem
 
 def run_solve(args: Namespace) -> int:
     """Solve a puzzle with the bundled model; the exit status is 1 where its answer is wrong."""
+    warnings.simplefilter("ignore", AlikeWarning)  # it is noted below the answer
     name, given = _puzzle(args.puzzle)
     task = TASKS[name]
     model_name = str(args.model or task.bundled)
@@ -65,7 +66,7 @@ def run_solve(args: Namespace) -> int:
         solved = "solved, as one of several solutions" if strange == sudoku.SEVERAL else "solved"
         show.note(solved if wrong is None else f"not solved: {wrong}")
         show.note(found.cost())
-        if len(found.particles) > 1 and show.alike(found):
+        if found.alike:
             show.note(show.ALIKE)
     return 0 if wrong is None else 1
 

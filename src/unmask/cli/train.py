@@ -79,6 +79,7 @@ def run_train(args: Namespace) -> None:
                 prepare=task.prepare,
                 save=keep,
                 on_event=on_event,
+                on_check=lambda step: on_event({"event": "validating", "step": step}),
             )
     except KeyboardInterrupt:
         step = reached(directory)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import operator
+import os
+import sys
 import time
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ from unmask.decoding.result import Result as Result
 from unmask.decoding.rewards import Reward, as_number, rewarding
 from unmask.decoding.trace import OnEvent
 from unmask.decoding.waves import Attempt, Events, Verify, most_paths, rounds, stages
-from unmask.errors import InputError, SettingError, many
+from unmask.errors import AlikeWarning, InputError, SettingError, many
 from unmask.models.cache import block_cached, cached
 from unmask.models.transformer import attention_blocks, block_causal
 from unmask.models.wrap import Guided
@@ -82,6 +84,7 @@ def decode(
     the former name of `on_event`.
     """
     on_event = _renamed(on_event, watch)
+    _check_one(prompt, canvas, settings)
     if isinstance(prompt, str) and canvas is None and HOLE.search(prompt):
         prompt, canvas = None, prompt
     prompts = None if prompt is None else [prompt]
@@ -134,6 +137,8 @@ def decode_batch(
     place.
     """
     on_event = _renamed(on_event, watch)
+    if isinstance(model, str | os.PathLike):
+        raise InputError(f"the model is a name, {os.fspath(model)!r}", f"give load({os.fspath(model)!r})")
     stops = stop_strings(stop)
     if stops and canvases is not None:
         raise InputError("stop has no effect on a canvas", "its holes say where the text ends")
@@ -154,7 +159,8 @@ def decode_batch(
     used = [_fitted(recipe, row) if at_most else recipe for row in rows]
     if in_waves(recipe, verify):
         attempts = [Attempt(*one, verify) for one in zip(range(len(rows)), rows, used, keys, strict=True)]
-        return _in_waves(model, attempts, recipe, size, Reading(rows, stops, logprobs), trace, on_event, on_results)
+        reading = Reading(rows, stops, logprobs)
+        return _told(_in_waves(model, attempts, recipe, size, reading, trace, on_event, on_results))
     found: list[Result] = []
     for begin in range(0, max(1, len(rows)), size):  # once where there are none, which is refused
         part = slice(begin, begin + size)
@@ -163,7 +169,24 @@ def decode_batch(
         found += new
         if on_results is not None:
             on_results(len(found), len(rows), new)
+    return _told(found)
+
+
+def _told(found: list[Result]) -> list[Result]:
+    """The results, with a warning where the particles of none of them differ."""
+    if all(one.alike for one in found):
+        what = f"all {len(found[0].particles)} particles took the same path"
+        hint = "with a temperature above 0, a select_temperature or sampler uniform they differ"
+        warnings.warn(f"{what}: {hint}", AlikeWarning, stacklevel=_outside())
     return found
+
+
+def _outside() -> int:
+    """How far up the caller of the package is, for a warning of the function that asks."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("unmask", "torch"):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 # --- in waves, until a path is sure enough ---------------------------------------------------------------------------
@@ -282,6 +305,8 @@ def _together(
                 seconds,
                 first + place,
                 rows=int(found.tally.rows.view(-1, k)[place].sum()),
+                prompt=rows[place].source,
+                given=rows[place].given,
             )
             for place, winner in enumerate(chosen.tolist())
         ]
@@ -443,6 +468,23 @@ def _renamed(on_event: OnEvent | None, watch: OnEvent | None) -> OnEvent | None:
     return watch
 
 
+MANY = ("n", "seeds", "batch_size", "on_results", "canvases")  # arguments of `decode_batch` alone
+
+
+def _check_one(prompt: object, canvas: object, settings: Mapping[str, object]) -> None:
+    """Refuse several prompts, and arguments that are for several."""
+    for name in MANY:
+        if name in settings:
+            raise InputError(f"decode gives one result, {name} is for several", "use decode_batch(model, [prompt], …)")
+    for text in (prompt, canvas):
+        rows = isinstance(text, list | tuple) and len(text) > 0 and isinstance(text[0], str | list | tuple)
+        if rows or (getattr(text, "ndim", 1) == 2 and len(text) != 1):  # type: ignore[arg-type]
+            raise InputError(
+                f"decode takes one prompt, this is a list of {len(text)}",  # type: ignore[arg-type]
+                "decode_batch takes several",
+            )
+
+
 def _check_kinds(recipe: Recipe, answer: object, lists: Sequence[object]) -> None:
     """Refuse arguments of the wrong kind, and an answer that nobody would ask for."""
     for given in lists:
@@ -490,10 +532,12 @@ def _row(
             raise InputError(
                 f"the prompt holds {MARKER}", "give it as a canvas; as token ids, if the letters are meant"
             )
+        tokens = text
         if prompted and at_most and length is not None:
-            text = encode(model, text)
-            length = fitting_length(model, [text], length)
-        return from_prompt(model, text, length) if prompted else from_canvas(model, text)
+            tokens = encode(model, text)
+            length = fitting_length(model, [tokens], length)
+        row = from_prompt(model, tokens, length) if prompted else from_canvas(model, text)
+        return replace(row, source=text)
     except InputError as error:
         if rows == 1:
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.core import dice
@@ -30,6 +30,7 @@ class Canvas:
 
     tokens: list[int]
     given: int  # leading tokens that are a prompt: the text of the result begins after them
+    source: Any = field(default=None, compare=False, repr=False)  # the prompt or canvas as it was given
 
 
 def from_prompt(denoiser: Denoiser, prompt: Text, length: int | None) -> Canvas:

@@ -133,6 +133,9 @@ class Recipe:
             entry, names = getattr(self, kind), table.registries()[kind].table
             if callable(entry):  # a registered function goes by its name
                 object.__setattr__(self, kind, next((name for name in names if names[name] is entry), entry))
+            elif dataclasses.is_dataclass(entry):  # a sampler or search, made already
+                what = f"{kind} is a {type(entry).__name__}"
+                raise SettingError(what, f"give a name, or a function that returns it: {kind}=lambda: …", setting=kind)
             elif str(entry) not in names:
                 raise unknown(kind, entry, names, setting=kind)
         own: dict[str, Any] = dict(self.settings)
@@ -146,6 +149,8 @@ class Recipe:
                 raise SettingError(
                     f"{name} was removed in 0.2", "leave it out: it did not help, see docs/research/search.md"
                 )
+            if name not in rows and name in table.ELSEWHERE:
+                raise SettingError(f"unknown setting {name!r}", f"use {table.ELSEWHERE[name][0]}", setting=name)
             if name not in rows:
                 raise unknown("setting", name, [*rows, *ALIASES], setting=name)
             checked = rows[name].check(value)
@@ -156,7 +161,7 @@ class Recipe:
         object.__setattr__(self, "settings", _ReadOnly(own))
         for name in given:
             if not rows[name].general and name not in taken:
-                who = " or ".join(table.takers(name))
+                who = " or ".join(sorted(table.takers(name), key="auto".__ne__))  # auto first, as we advise
                 what = f"{name} has no effect on sampler {self.name('sampler')} with search {self.name('search')}"
                 raise SettingError(what, f"leave it out, or use {who}", setting=name)
 
@@ -380,6 +385,7 @@ SHOWN = [
 ]
 SHOWN[-1] = Parameter("settings", Parameter.VAR_KEYWORD)
 Recipe.__signature__ = Signature(SHOWN)  # type: ignore[attr-defined]  # help() and notebooks show the fields
+Recipe.__doc__ = f"{Recipe.__doc__}\n" + "".join(f"    {one.name}: {SETTINGS[one.name].help}\n" for one in SHOWN[:-1])
 
 
 def _spelled(value: Any) -> str:

@@ -19,8 +19,8 @@ class Token:
     """One position that was decided, with the model's own distribution at that moment."""
 
     position: int  # in the canvas
-    token: int
-    text: str
+    token: int  # its id
+    text: str  # the token as text
     log_prob: float | None  # nats; None for a token outside the distribution
     entropy: float | None  # bits, of the position
     step: int  # from 0
@@ -37,9 +37,9 @@ class Particle:
 
     tokens: list[int]  # the whole canvas
     text: str  # the generated text after a prompt, or the filled canvas
-    path_entropy: float
+    path_entropy: float  # the mean of its state entropies
     state_entropy: list[float | None]  # along its own ancestry, step by step; None where nothing was masked
-    steps: int
+    steps: int  # that it took
     origin: int  # the particle in which its lineage began
     log_prob: float  # nats: of the written tokens, under the model's own distribution
     surprise: float  # nats per position; see `State.surprise`
@@ -56,10 +56,10 @@ class Particle:
 class Result:
     """The outcome of one prompt or canvas."""
 
-    particles: list[Particle]
-    chosen: int
-    recipe: Recipe
-    seed: int
+    particles: list[Particle]  # all paths
+    chosen: int  # the number of the returned one
+    recipe: Recipe  # with which it was decoded
+    seed: int  # of this prompt
     calls: int  # network calls
     evaluations: int  # rows that the paths asked the network for, equal ones too
     log_evidence: float  # nats; 0 without resampling
@@ -67,13 +67,17 @@ class Result:
     number: int = 0  # of the prompt, among those that were given together
     share: float | None = None  # its part of the seconds, where prompts came and went in a batch
     rows: int = 0  # of the evaluations, those that the network computed: of equal canvases of a prompt one
+    prompt: Any = None  # the prompt or canvas as it was given: a text, ids or messages
+    given: int = 0  # tokens of the canvas that are the prompt
 
     @property
     def best(self) -> Particle:
+        """The returned particle."""
         return self.particles[self.chosen]
 
     @property
     def text(self) -> str:
+        """The generated text after a prompt, or the filled canvas."""
         return self.best.text
 
     @property
@@ -83,7 +87,13 @@ class Result:
 
     @property
     def tokens(self) -> list[int]:
+        """Ids of the whole canvas, prompt included."""
         return self.best.tokens
+
+    @property
+    def new_tokens(self) -> list[int]:
+        """Ids of the positions after the prompt, those after an end token too; of a canvas all."""
+        return self.best.tokens[self.given :]
 
     @property
     def logprobs(self) -> list[Token] | None:
@@ -92,6 +102,7 @@ class Result:
 
     @property
     def path_entropy(self) -> float:
+        """Of the returned particle, in bits."""
         return self.best.path_entropy
 
     @property
@@ -103,6 +114,13 @@ class Result:
     def lineages(self) -> int:
         """How many of the first particles have descendants."""
         return len({particle.origin for particle in self.particles})
+
+    @property
+    def alike(self) -> bool:
+        """Whether there are several particles that nothing random made differ at any step."""
+        first, *others = self.particles
+        same = [one.tokens == first.tokens and one.state_entropy == first.state_entropy for one in others]
+        return self.recipe.temperature == 0 and bool(others) and all(same)  # above 0 they are copies of one path
 
     @property
     def choice(self) -> str:

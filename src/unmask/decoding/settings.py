@@ -304,6 +304,16 @@ SETTINGS: dict[str, Setting] = {row.name: replace(row, group=group) for group, r
 ALIASES = {alias: row.name for row in SETTINGS.values() for alias in row.aliases}
 SAMPLER_ALIASES = {"low_confidence": "confidence", "random": "uniform"}
 SEARCH_ALIASES = {"bon": "best-of-n", "e-bon": "best-of-n", "e-smc": "smc"}
+# names of other libraries that are not settings -> the way here, in Python and as flags
+ELSEWHERE = {
+    "max_tokens": ("length", "--length"),
+    "do_sample": ("temperature", "--temperature"),
+    "n": ("decode_batch(model, prompts, n=…)", "--n"),
+    "num_samples": ("decode_batch(model, prompts, n=…)", "--n"),
+    "num_return_sequences": ("decode_batch(model, prompts, n=…)", "--n"),
+    "stop_strings": ("stop", "--stop"),
+    "gpu": ("load(name, device='cuda')", "--device cuda"),
+}
 NAMED = {"sampler": SAMPLER_ALIASES, "search": SEARCH_ALIASES}
 
 

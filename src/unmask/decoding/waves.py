@@ -142,7 +142,8 @@ class Attempt:
     def result(self) -> Result:
         """What came of it; `seconds` are those of all batches that it was in."""
         about = (self.particles, self.chosen, self.recipe, self.key, self.calls, self.evaluations)
-        return Result(*about, 0.0, self.seconds, self.place, self.share, self.rows)
+        spent = (0.0, self.seconds, self.place, self.share, self.rows)
+        return Result(*about, *spent, prompt=self.canvas.source, given=self.canvas.given)
 
 
 def rounds(attempts: Sequence[Attempt], room: int, wave: Callable[[list[Attempt]], None]) -> Iterator[list[Attempt]]:

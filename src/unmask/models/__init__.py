@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
-from unmask.errors import InputError, ModelError, first_line, unknown
-from unmask.models.files.checkpoint import DTYPES, PICKLES, Progress, dtype_name, read_json
+from unmask.errors import InputError, ModelError, unknown
+from unmask.models.devices import as_dtype, on_device
+from unmask.models.files.checkpoint import PICKLES, Progress, read_json
 from unmask.models.files.directory import FAMILIES, default_settings, family_of, from_directory
 from unmask.models.files.hub import MODEL, SETTINGS, TOKENIZER, download, is_hub_id, local, published
 from unmask.models.made.table import Table, words
-from unmask.models.tokenizers import Numbers, read_tokenizer
+from unmask.models.tokenizers import FileTokenizer, Numbers, from_object, read_tokenizer
 from unmask.models.transformer import random_transformer
 
 WEIGHTS = Path(__file__).parent / "weights"  # of the bundled models
@@ -72,7 +73,7 @@ def load(
     dtype: torch.dtype | str | None = None,
     *,
     mask_id: int | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
+    tokenizer: str | os.PathLike[str] | Any = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
     shift: bool = False,
@@ -82,14 +83,15 @@ def load(
     """The denoiser of this name: one of MODELS, a directory with config.json and safetensors, or a hub id.
 
     `device` auto is a GPU if there is one. `dtype` None, or auto, is the model's own. `mask_id` is for checkpoints that
-    do not name their mask, `tokenizer` is a directory or hub id with a tokenizer for checkpoints without one.
+    do not name their mask, `tokenizer` is for checkpoints without one: a directory or hub id that has it, or a fast
+    tokenizer of transformers or tokenizers.
     `trust_remote_code` runs code of the checkpoint through transformers, for layouts that unmask does not know; `shift`
     then means that output i belongs to token i + 1. `blocks` is the length of the blocks of attention, where a model
     was trained with another one than its config names, or its config names none. `progress` is called with the bytes
     read so far and in all.
     """
     name = _name(name)
-    place, kind = on_device(name, device), _dtype(dtype)
+    place, kind = on_device(name, device), as_dtype(dtype)
     if shift and not trust_remote_code:
         raise InputError("shift has no effect", "only trust_remote_code needs it: known layouts say it themselves")
     if name in MODELS:
@@ -107,7 +109,11 @@ def load(
 
         return from_remote_code(name, place, kind, mask_id=mask_id, revision=revision, shift=shift)
     directory = _directory(name, revision)
-    words_from = None if tokenizer is None else _directory(os.fspath(tokenizer), None, TOKENIZER)
+    words_from: Path | FileTokenizer | None = None
+    if isinstance(tokenizer, str | os.PathLike):
+        words_from = _directory(os.fspath(tokenizer), None, TOKENIZER)
+    elif tokenizer is not None:
+        words_from = from_object(tokenizer)
     if words_from is None and not Path(name).expanduser().is_dir():
         words_from = _borrowed(directory)
     return from_directory(
@@ -204,29 +210,3 @@ def _borrowed(directory: Path) -> Path | None:
     if family is None or family.borrows is None or read_tokenizer(directory) is not None:
         return None
     return download(family.borrows, None, TOKENIZER)
-
-
-def on_device(name: str, device: str | torch.device) -> torch.device:
-    """The device, if torch has it; `auto` is a GPU if there is one. `name` is the model, for the error."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError, ValueError):
-        raise ModelError(f"cannot load {name} on {device}", "give cpu, a GPU like cuda or cuda:1, or auto") from None
-    try:
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch raises any of them
-        reason = first_line(error).split(". ")[0]
-        raise ModelError(f"cannot load {name} on {device}", f"{reason}; cpu is always there") from None
-    if place.type == "meta":
-        raise ModelError("the device meta holds no numbers", "give cpu, or a GPU like cuda")
-    return place
-
-
-def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    dtype = dtype_name(dtype) if isinstance(dtype, str) else dtype
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
-        raise ModelError(f"dtype is {dtype!r}", f"choose from {', '.join(DTYPES)} or auto")
-    return found

@@ -120,6 +120,23 @@ def read_tokenizer(directory: Path) -> FileTokenizer | None:
             return None
         parts = _from_parts(directory, merges.decode(errors="replace"), settings)
         name, text = "vocab.json with merges.txt", json.dumps(parts).encode()
+    return FileTokenizer(_fast(name, text), _template(directory, settings), _names(directory, settings))
+
+
+def from_object(given: Any) -> FileTokenizer:
+    """A copy of a fast tokenizer of transformers or tokenizers, with its chat template if it has one."""
+    fast = getattr(given, "backend_tokenizer", given)
+    if not callable(getattr(fast, "to_str", None)):
+        what = f"the tokenizer is a {type(given).__name__}"
+        raise InputError(what, "give a directory, a hub id, or a fast tokenizer of transformers or tokenizers")
+    named = getattr(given, "special_tokens_map", {}).items()
+    texts = {name: str(token) for name, token in named if name.endswith("_token")}
+    template = _default(getattr(given, "chat_template", None))
+    return FileTokenizer(_fast("the tokenizer", fast.to_str().encode()), template, texts)
+
+
+def _fast(name: str, text: bytes) -> Any:
+    """The tokenizer of a tokenizer.json; a text always gives the same ids, and all of them."""
     from tokenizers import Tokenizer as Fast  # loaded with the first tokenizer
 
     with guarded(f"{name} is not a tokenizer"):
@@ -129,7 +146,7 @@ def read_tokenizer(directory: Path) -> FileTokenizer | None:
         if getattr(fast.model, "dropout", None):  # for training: it would split the same text differently each time
             fast.model.dropout = None
         check_growth(fast)
-    return FileTokenizer(fast, _template(directory, settings), _names(directory, settings))
+    return fast
 
 
 def _from_parts(directory: Path, merges: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,11 +192,17 @@ def byte_level(
 
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    """The chat template: a file of its own, or a field; of several, the one called default."""
+    """The chat template: a file of its own, or a field."""
     text = read_bytes(directory, "chat_template.jinja")
     if text is not None:
         return text.decode(errors="replace")
-    found = settings.get("chat_template")
+    return _default(settings.get("chat_template"))
+
+
+def _default(found: Any) -> str | None:
+    """A chat template; of several, the one called default."""
+    if isinstance(found, Mapping):  # as transformers holds several
+        found = found.get("default")
     if isinstance(found, list):
         named = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
         found = named[-1].get("template") if named else None

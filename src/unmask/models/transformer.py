@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import string
@@ -12,11 +13,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
 from unmask.core.state import Blocks, State, Vocab, numbers
 from unmask.errors import SettingError
+from unmask.models.devices import moved
 from unmask.models.network import Network, Pair, Shape, empty
 from unmask.models.tokenizers import Characters
 from unmask.models.wrap import innermost, layers
@@ -48,6 +50,14 @@ class Transformer:
     @property
     def device(self) -> torch.device:
         return self.network.embed.weight.device
+
+    def to(
+        self, device: str | torch.device | torch.dtype | None = None, dtype: torch.dtype | str | None = None
+    ) -> Transformer:
+        """The model on another device, or in another dtype; this one stays as it is."""
+        place = moved(self.name, device, dtype)
+        tensors = {id(one): nn.Parameter(one.to(*place), requires_grad=False) for one in self.network.parameters()}
+        return replace(self, network=copy.deepcopy(self.network, tensors), compiled=None)
 
     @property
     def timed(self) -> bool:

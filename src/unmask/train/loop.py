@@ -181,12 +181,13 @@ def train(
     about: Mapping[str, Any] | None = None,
     prepare: Callable[[], Mapping[str, Any]] = dict,
     on_event: OnEvent = lambda event: None,
+    on_check: Callable[[int], None] = lambda step: None,
 ) -> Network:
     """Resume from the state in `directory`, or start from the network's weights; the network with averaged weights.
 
     `save` writes a network as a model into a directory, which also has the log and the state to resume from. The log
     begins with the plan and `about`, facts about the data. `prepare` does the long work on the data, after the network
-    is known to fit, and returns more facts.
+    is known to fit, and returns more facts. `on_event` gets what the log gets, `on_check` the step before a validation.
     """
     device = network.embed.weight.device
     losses: Callable[..., Tensor] = _Losses(network, flex=plan.compile and device.type == "cuda")
@@ -226,6 +227,7 @@ def train(
                         raise ModelError(f"the loss is {figures['loss']} after {run.step} steps", "lower the rate")
                 if run.seconds - checked >= plan.check:
                     pause = time.perf_counter()
+                    on_check(run.step)
                     _keep(run, data, directory, save, say)
                     began += time.perf_counter() - pause  # validation does not count as training
                     checked = run.seconds
@@ -233,6 +235,7 @@ def train(
             _write_state(run, directory)  # the next run resumes here
             save(directory, _averaged(run))
             raise
+        on_check(run.step)
         _keep(run, data, directory, save, say)
     draw(read_log(directory), directory / PLOT)
     return _averaged(run)

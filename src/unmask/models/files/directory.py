@@ -41,11 +41,11 @@ def from_directory(
     *,
     name: str | None = None,
     mask_id: int | None = None,
-    tokenizer: Path | None = None,
+    tokenizer: Path | FileTokenizer | None = None,
     blocks: int | None = None,
     progress: Progress | None = None,
 ) -> Transformer:
-    """The model in this directory; `tokenizer` is another directory with its tokenizer.
+    """The model in this directory; `tokenizer` is another directory with its tokenizer, or the tokenizer.
 
     `blocks` is the length of its attention's blocks, where that is not the one of the config.
     """
@@ -55,7 +55,7 @@ def from_directory(
     family = family_of(config)
     Config(config).expect(quantization_config=None)
     plan = _in_blocks(family, family.read(Config(config)), blocks)
-    pieces = read_tokenizer(directory if tokenizer is None else tokenizer)
+    pieces = tokenizer if isinstance(tokenizer, FileTokenizer) else read_tokenizer(tokenizer or directory)
     if tokenizer is not None and pieces is None:
         raise ModelError(
             f"there is no tokenizer in {str(tokenizer)!r}", "it needs a tokenizer.json, or vocab.json with merges.txt"

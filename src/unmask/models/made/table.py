@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from unmask.core.denoiser import Head, Tokenizer
 from unmask.core.state import State, Vocab
 from unmask.errors import InputError
+from unmask.models.devices import moved
 from unmask.models.tokenizers import Characters
 
 CHUNK = 1 << 22  # sequences weighed at a time
@@ -39,6 +40,12 @@ class Table:
         if not size or any(n != size for n in self.joint.shape) or not bool((self.joint > 0).all()):
             shape = tuple(self.joint.shape)
             raise InputError(f"a table of shape {shape} is not a distribution", "every probability must be positive")
+
+    def to(
+        self, device: str | torch.device | torch.dtype | None = None, dtype: torch.dtype | str | None = None
+    ) -> Table:
+        """The table on another device, or in another dtype; this one stays as it is."""
+        return replace(self, joint=self.joint.to(*moved(self.name, device, dtype)))
 
     @property
     def vocab(self) -> Vocab:

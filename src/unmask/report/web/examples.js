@@ -31,7 +31,7 @@ const EXAMPLES = [
     kind: "text",
     given: "Once upon a time",
     length: 48,
-    note: "The beginning of a story, in the model's usual way.",
+    note: "The beginning of a story, by the model's default recipe.",
   },
   {
     name: "Word problem",
