@@ -145,6 +145,14 @@ def test_the_table_of_particles_shows_where_they_differ():
         assert show.apart(texts) == texts
 
 
+def test_the_command_of_calibrate_names_the_model(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lines.txt").write_text("se\nte\nst\nre\n")
+    words = "calibrate lines.txt --model table --sampler uniform --temperature 1 --steps 2 -o found"
+    assert main(words.split()) == 0
+    assert "use it: unmask generate --model table --sampler uniform --search smc" in capsys.readouterr().out
+
+
 def test_a_limit_of_correlations_is_shown_beside_correlations(capsys):
     figure = {"mean": 0.5, "low": 0.4, "high": 0.6}
     alone = {"n": 2, "groups": 2, "ln_ppl": figure, "ceiling": figure}
