@@ -14,7 +14,7 @@ import lzma
 from pathlib import Path
 from typing import Any
 
-KEPT = "number seed strict as_published path_entropy ended steps calls evaluations"
+KEPT = "number seed strict as_published path_entropy spread ended steps calls evaluations"
 JUDGED = "judge judge_tokens nats ln_ppl mdlm_tokens mdlm_nats diversity distinct_1 distinct_2 distinct_3"
 
 
@@ -35,22 +35,26 @@ def main() -> None:
 
 
 def packed(path: Path) -> list[dict[str, Any]]:
-    """A cell: its head, then its rows."""
+    """A cell: its head, where it was resumed elsewhere, then its rows."""
     head, *rows = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
-    judged = path.with_name(path.name.replace(".rows.", ".judged."))
-    verdicts: dict[int, dict[str, Any]] = {}
-    if judged.exists():
-        found = (json.loads(line) for line in judged.read_text(encoding="utf-8").splitlines())
-        verdicts = {one["number"]: one for one in found if "number" in one}
-    return [head, *(small(row, verdicts.get(row["number"], {})) for row in rows if "number" in row)]
+    files = sorted(path.parent.glob(path.name.replace(".rows.jsonl", ".judged*.jsonl")))
+    verdicts: dict[int, list[dict[str, Any]]] = {}
+    for file in files:  # one for each judge
+        for one in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
+            verdicts.setdefault(one.get("number", -1), []).append(one)
+    moved = [row for row in rows if "resumed" in row]
+    return [head, *moved, *(small(row, verdicts.get(row["number"], [])) for row in rows if "number" in row)]
 
 
-def small(row: dict[str, Any], verdict: dict[str, Any]) -> dict[str, Any]:
-    """A row without what can be made again."""
+def small(row: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row without what can be made again; the verdicts of further judges are lists in `others`."""
+    verdict, *others = found or [{}]
     kept = {name: row[name] for name in KEPT.split() if name in row}
     if row.get("strict") is False:
         kept |= {"answer": row["answer"], "fault": row["fault"]}
     kept |= {name: verdict[name] for name in JUDGED.split() if name in verdict}
+    if others:
+        kept["others"] = [{name: one[name] for name in JUDGED.split() if name in one} for one in others]
     return {name: float(f"{value:.7g}") if isinstance(value, float) else value for name, value in kept.items()}
 
 

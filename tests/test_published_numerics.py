@@ -94,3 +94,14 @@ def test_the_product_of_pc_is_zero_from_position_416() -> None:
     with pytest.raises(SettingError, match="unknown product 'double'"):
         Recipe(sampler="pc", background="text", product="double")
     assert SAMPLERS["pc"](background="text", product="float32").score.underflows
+
+
+def test_the_chance_of_a_rare_token_under_float32_noise() -> None:
+    """The closed form of `experiments/float32_noise.py`, against all numbers that 24 bits can hold."""
+    grid = 2.0**-24
+    k = torch.arange(1, 200_000, dtype=torch.float64)  # 1 - u in units of the grid; of more there is nothing to add
+    for weight in (1e-9, 3e-8, 1e-7, 1e-6):
+        wins = (grid * torch.exp(-k * grid / weight)).sum()  # all others stay below the score weight / (k grid)
+        assert float(wins) == pytest.approx(grid / math.expm1(grid / weight), rel=1e-6)
+    assert grid / math.expm1(grid / 1e-6) == pytest.approx(1e-6, rel=0.05)
+    assert grid / math.expm1(grid / 5e-9) < 0.001 * 5e-9
