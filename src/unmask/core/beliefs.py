@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from unmask.core.constraint import Allowed
 from unmask.core.denoiser import Denoiser, Head
 from unmask.core.gpu import head as fused
 from unmask.core.state import State
@@ -37,6 +38,7 @@ class Beliefs:
     best: Tensor  # [B, L] int64: the most probable token, lowest id on ties
     standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
     pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which an unfiltered draw needs no sweep
+    limited: Beliefs | None = field(default=None, kw_only=True)  # the same of the tokens that a constraint allows
 
 
 @dataclass(frozen=True)
@@ -80,18 +82,25 @@ class DrawRule:
 
 
 def weigh(
-    hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, keep: bool = False, penalty: Penalty | None = None
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    tokens: Tensor,
+    keep: bool = False,
+    penalty: Penalty | None = None,
+    allowed: Allowed | None = None,
 ) -> Beliefs:
     """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere.
 
     `keep`: also store the mass of each piece of the vocabulary, so that an unfiltered draw needs no second sweep.
-    `penalty`: the beliefs of the model with these logits lowered.
+    `penalty`: the beliefs of the model with these logits lowered. `allowed`: also those of the allowed tokens alone.
     """
     head = head if penalty is None else penalty.on(head, hidden)
     if fused.usable(hidden, head):
         fields, pieces = fused.weigh(hidden, head, where, tokens, keep=keep)
-        return Beliefs(*fields, pieces=pieces)
-    return weigh_reference(hidden, head, where, tokens)
+        limited = None if allowed is None else weigh_reference(hidden, head, where, tokens, allowed).limited
+        return Beliefs(*fields, pieces=pieces, limited=limited)
+    return weigh_reference(hidden, head, where, tokens, allowed)
 
 
 def ask(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor) -> Beliefs:  # rows [R]
@@ -99,10 +108,12 @@ def ask(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: T
     return ask_cached(denoiser, state, rows, where, tokens)[0]
 
 
-def ask_cached(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor) -> tuple[Beliefs, Any]:
+def ask_cached(
+    denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor, allowed: Allowed | None = None
+) -> tuple[Beliefs, Any]:
     """`ask`, and the cache of the whole state after it."""
     hidden, cache = denoiser.look(state, rows)
-    found = weigh(hidden, denoiser.head, where, tokens)
+    found = weigh(hidden, denoiser.head, where, tokens, allowed=allowed)
     if not bool((found.normaliser.isfinite() | ~where).all()):
         raise ModelError(f"{denoiser.name} gave logits that are no distribution", "check its weights, dtype and input")
     return found, cache
@@ -114,14 +125,22 @@ def is_unfiltered(how: DrawRule) -> bool:
 
 
 def draw(
-    hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule, beliefs: Beliefs | None = None
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    dice: Tensor,
+    how: DrawRule,
+    beliefs: Beliefs | None = None,
+    allowed: Allowed | None = None,
 ) -> Drawn:
     """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere.
 
     `beliefs`: the result of `weigh` there, under the same penalty. Where it kept its pieces, an unfiltered draw needs
-    no sweep.
+    no sweep. `allowed`: the only tokens that are drawn.
     """
     head = head if how.penalty is None else how.penalty.on(head, hidden)
+    if allowed is not None:
+        return draw_reference(hidden, head, where, dice, how, allowed)
     if beliefs is not None and beliefs.pieces is not None and is_unfiltered(how):
         drawn = fused.draw_from(beliefs.pieces, hidden, head, where, dice)
         return Drawn(*drawn, beliefs.entropy, beliefs.top, beliefs.second)
@@ -130,25 +149,37 @@ def draw(
     return draw_reference(hidden, head, where, dice, how)
 
 
-def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Beliefs:
+def weigh_reference(
+    hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, allowed: Allowed | None = None
+) -> Beliefs:
     """`weigh` in tensor operations, on any device and in any precision."""
-    tokens = tokens[where]
+    tokens, place = tokens[where], where.nonzero(as_tuple=True)
 
-    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
-        sums, standing = _sums(logits), tokens[at]
+    def numbers(logits: Tensor, standing: Tensor) -> tuple[Tensor, ...]:
+        sums = _sums(logits)
         stands = (logits.gather(1, standing.clamp(max=head.width - 1)[:, None])[:, 0] - sums.base) - sums.log
         stands = stands.where(standing < head.width, -torch.inf)
         return sums.entropy(), sums.normaliser, sums.top, sums.second, sums.best, stands
 
-    return _sweep(Beliefs, hidden, head, where, one)
+    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        found = numbers(logits, tokens[at])
+        if allowed is None:
+            return found
+        return *found, *numbers(_only(logits, allowed, place, at), tokens[at])
+
+    if allowed is None:
+        return _sweep(Beliefs, hidden, head, where, one)
+    return _sweep(lambda *both: Beliefs(*both[:6], limited=Beliefs(*both[6:])), hidden, head, where, one)
 
 
-def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule) -> Drawn:
+def draw_reference(
+    hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule, allowed: Allowed | None = None
+) -> Drawn:
     """`draw` in tensor operations, on any device and in any precision."""
-    dice = dice[where]
+    dice, place = dice[where], where.nonzero(as_tuple=True)
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
-        changed = filtered(logits, how)
+        changed = filtered(logits if allowed is None else _only(logits, allowed, place, at), how)
         sums = _sums(changed)
         token = sums.best if how.temperature == 0 else _inverse(sums.shares, dice[at])
         log = (changed.gather(1, token[:, None])[:, 0] - sums.base) - sums.log
@@ -158,8 +189,18 @@ def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how:
     return _sweep(Drawn, hidden, head, where, one)
 
 
+def _only(logits: Tensor, allowed: Allowed, place: tuple[Tensor, ...], at: Tensor) -> Tensor:  # [R, V] -> [R, V]
+    """Logits with -inf for all tokens that are not allowed; those of `place` that are `at` these numbers."""
+    row, column = place
+    return logits.masked_fill(~allowed.at(row[at], column[at]), -torch.inf)
+
+
 def most_probable(beliefs: Beliefs) -> Drawn:
     """The draw at temperature 0 without filters, without another sweep."""
+    if beliefs.limited is not None:
+        of = beliefs.limited
+        own = of.top + (of.normaliser - beliefs.normaliser)
+        return Drawn(of.best, own, of.top, of.entropy, of.top, of.second)
     return Drawn(beliefs.best, beliefs.top, beliefs.top, beliefs.entropy, beliefs.top, beliefs.second)
 
 
@@ -185,7 +226,7 @@ def _tempered(logits: Tensor, temperature: float) -> Tensor:
 
 
 def _sweep(
-    kind: type[Numbers],
+    kind: Callable[..., Numbers],
     hidden: Tensor,
     head: Head,
     where: Tensor,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unmask.core import dice
 from unmask.core.beliefs import ask_cached
+from unmask.core.constraint import Constraint
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.state import State, tail
@@ -22,14 +23,19 @@ ANSWERS = 4  # distinct answers of a prompt that are looked at: those of least s
 
 
 def look(
-    denoiser: Denoiser, state: State, tally: Tally, answers: int = ANSWERS, known: Tensor | None = None
+    denoiser: Denoiser,
+    state: State,
+    tally: Tally,
+    answers: int = ANSWERS,
+    known: Tensor | None = None,
+    constraint: Constraint | None = None,
 ) -> tuple[State, Tally]:
     """The state with `State.look` of its finished rows, and what that cost: two evaluations for each distinct answer.
 
     The open positions are cut into two random halves, the same for all answers of a prompt. Each half is masked while
     the other stands; the look is the mean -log p of the tokens that were masked, up to an EOS. With attention in blocks
     it is taken block by block, as the model was trained: two evaluations a block. `known` [B] has looks from before;
-    rows where it is NaN are looked at.
+    rows where it is NaN are looked at. With a `constraint` p is that of the token among those that are allowed.
     """
     content = state.writable & ~tail(state)
     known = torch.full_like(state.look, torch.nan) if known is None else known
@@ -45,7 +51,11 @@ def look(
             some = rows[hidden[rows].any(1)]
             if len(some):
                 masked = _masked(seen, hidden, block)
-                found, cache = ask_cached(denoiser, masked, some, hidden[some], state.tokens[some])
+                allowed = None
+                if constraint is not None:
+                    allowed = constraint.allowed(masked.tokens[some], masked.writable[some], hidden[some])
+                found, cache = ask_cached(denoiser, masked, some, hidden[some], state.tokens[some], allowed)
+                found = found if found.limited is None else found.limited
                 total = total.index_add(0, some, -found.standing.double().where(hidden[some], 0.0).sum(1))
                 asked = asked.index_add(0, some, torch.ones_like(some))
                 seen = seen.replace(cache=cache)
