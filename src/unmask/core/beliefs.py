@@ -7,7 +7,7 @@ else, puts rows through the head in chunks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -39,6 +39,15 @@ class Beliefs:
     standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
     pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which an unfiltered draw needs no sweep
     limited: Beliefs | None = field(default=None, kw_only=True)  # the same of the tokens that a constraint allows
+    fitting: Fitting | None = field(default=None, kw_only=True)  # or the most probable of them alone
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The most probable token that a constraint allows at each position."""
+
+    best: Tensor  # [B, L] int64: the lowest id on ties
+    top: Tensor  # [B, L] its log-probability in the model's own distribution
 
 
 @dataclass(frozen=True)
@@ -98,8 +107,8 @@ def weigh(
     head = head if penalty is None else penalty.on(head, hidden)
     if fused.usable(hidden, head):
         fields, pieces = fused.weigh(hidden, head, where, tokens, keep=keep)
-        limited = None if allowed is None else weigh_reference(hidden, head, where, tokens, allowed).limited
-        return Beliefs(*fields, pieces=pieces, limited=limited)
+        found = Beliefs(*fields, pieces=pieces)
+        return found if allowed is None else _limited(found, hidden, head, where, tokens, allowed)
     return weigh_reference(hidden, head, where, tokens, allowed)
 
 
@@ -140,7 +149,7 @@ def draw(
     """
     head = head if how.penalty is None else how.penalty.on(head, hidden)
     if allowed is not None:
-        return draw_reference(hidden, head, where, dice, how, allowed)
+        return draw_reference(hidden, head, where, dice, how, allowed, beliefs)
     if beliefs is not None and beliefs.pieces is not None and is_unfiltered(how):
         drawn = fused.draw_from(beliefs.pieces, hidden, head, where, dice)
         return Drawn(*drawn, beliefs.entropy, beliefs.top, beliefs.second)
@@ -165,34 +174,57 @@ def weigh_reference(
         found = numbers(logits, tokens[at])
         if allowed is None:
             return found
-        return *found, *numbers(_only(logits, allowed, place, at), tokens[at])
+        here = place[0][at], place[1][at]
+        if allowed.full:
+            return *found, *numbers(allowed.only(logits, here), tokens[at])
+        _, normaliser, top, _, best, _ = found
+        out = ~allowed.has(here, best)
+        high, other = allowed.only(logits[out], (here[0][out], here[1][out])).max(1)
+        high = (high - normaliser[out]).where(high.isfinite(), torch.nan)
+        return *found, best.masked_scatter(out, other), top.masked_scatter(out, high.to(top.dtype))
 
-    if allowed is None:
-        return _sweep(Beliefs, hidden, head, where, one)
-    return _sweep(lambda *both: Beliefs(*both[:6], limited=Beliefs(*both[6:])), hidden, head, where, one)
+    def laid(*numbers: Tensor) -> Beliefs:
+        own, rest = numbers[:6], numbers[6:]
+        return Beliefs(*own, limited=Beliefs(*rest)) if len(rest) == 6 else Beliefs(*own, fitting=Fitting(*rest))
+
+    return _sweep(Beliefs if allowed is None else laid, hidden, head, where, one)
+
+
+def _limited(found: Beliefs, hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, allowed: Allowed) -> Beliefs:
+    """The beliefs of kernels that know no constraint, with those of the allowed tokens."""
+    if allowed.full:
+        return replace(found, limited=weigh_reference(hidden, head, where, tokens, allowed).limited)
+    place = where.nonzero(as_tuple=True)
+    fits = torch.ones_like(where).index_put(place, allowed.has((place[0], place[1]), found.best[place]))
+    other = weigh_reference(hidden, head, where & ~fits, tokens, allowed).fitting
+    assert other is not None
+    return replace(found, fitting=Fitting(found.best.where(fits, other.best), found.top.where(fits, other.top)))
 
 
 def draw_reference(
-    hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule, allowed: Allowed | None = None
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    dice: Tensor,
+    how: DrawRule,
+    allowed: Allowed | None = None,
+    beliefs: Beliefs | None = None,
 ) -> Drawn:
     """`draw` in tensor operations, on any device and in any precision."""
     dice, place = dice[where], where.nonzero(as_tuple=True)
+    known = None if allowed is None or beliefs is None else beliefs.normaliser[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
-        changed = filtered(logits if allowed is None else _only(logits, allowed, place, at), how)
+        changed = filtered(logits if allowed is None else allowed.only(logits, (place[0][at], place[1][at])), how)
         sums = _sums(changed)
         token = sums.best if how.temperature == 0 else _inverse(sums.shares, dice[at])
         log = (changed.gather(1, token[:, None])[:, 0] - sums.base) - sums.log
-        raw = log if changed is logits else logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(1)
+        raw = log
+        if changed is not logits:
+            raw = logits.gather(1, token[:, None])[:, 0] - (logits.logsumexp(1) if known is None else known[at])
         return token, raw, log, sums.entropy(), sums.top, sums.second
 
     return _sweep(Drawn, hidden, head, where, one)
-
-
-def _only(logits: Tensor, allowed: Allowed, place: tuple[Tensor, ...], at: Tensor) -> Tensor:  # [R, V] -> [R, V]
-    """Logits with -inf for all tokens that are not allowed; those of `place` that are `at` these numbers."""
-    row, column = place
-    return logits.masked_fill(~allowed.at(row[at], column[at]), -torch.inf)
 
 
 def most_probable(beliefs: Beliefs) -> Drawn:
@@ -201,6 +233,9 @@ def most_probable(beliefs: Beliefs) -> Drawn:
         of = beliefs.limited
         own = of.top + (of.normaliser - beliefs.normaliser)
         return Drawn(of.best, own, of.top, of.entropy, of.top, of.second)
+    if beliefs.fitting is not None:
+        best, top = beliefs.fitting.best, beliefs.fitting.top
+        return Drawn(best, top, top, beliefs.entropy, beliefs.top, beliefs.second)
     return Drawn(beliefs.best, beliefs.top, beliefs.top, beliefs.entropy, beliefs.top, beliefs.second)
 
 

@@ -11,15 +11,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Allowed:
-    """For each position a row of a table, which holds for each class of tokens whether they may be written."""
+    """For each position a row of a table, which holds for each token whether it may be written."""
 
     row: Tensor  # [B, L] int64
-    table: Tensor  # [M, C] bool
-    kind: Tensor  # [V] int64: the class of each token
+    table: Tensor  # [M, V] bool; positions of equal sets share a row
+    full: bool = True  # the distribution of the allowed tokens is asked for, not the most probable of them alone
 
-    def at(self, row: Tensor, column: Tensor) -> Tensor:  # [R], [R] -> [R, V] bool
-        """The tokens that may be written at some positions."""
-        return self.table[self.row[row, column]].index_select(1, self.kind)
+    def has(self, place: tuple[Tensor, Tensor], token: Tensor) -> Tensor:  # [R], [R] each -> [R] bool
+        """Whether a token may be written at each of some positions."""
+        return self.table[self.row[place], token]
+
+    def only(self, logits: Tensor, place: tuple[Tensor, Tensor]) -> Tensor:  # [R, V], [R] each -> [R, V]
+        """Logits with -inf for all tokens that are not allowed."""
+        return logits + self.table[self.row[place]].to(logits.dtype).log_()  # log of 1 and 0: no branch per token
 
 
 Redraw = Callable[[Tensor, Allowed], Tensor]  # where [B, L] bool -> tokens [B, L]
@@ -32,8 +36,8 @@ class Constraint(Protocol):
         """Refuse canvases that cannot be completed."""
         ...
 
-    def allowed(self, tokens: Tensor, writable: Tensor, where: Tensor) -> Allowed:
-        """The tokens of `where` [B, L] bool, each given all that is decided elsewhere."""
+    def allowed(self, tokens: Tensor, writable: Tensor, where: Tensor, full: bool = True) -> Allowed:
+        """The tokens of `where` [B, L] bool, each given all that is decided elsewhere; `full` as in Allowed."""
         ...
 
     def settle(self, before: Tensor, after: Tensor, writable: Tensor, redraw: Redraw) -> Tensor:

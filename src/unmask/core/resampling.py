@@ -36,6 +36,7 @@ class Potential:
     score: Callable[[State, int], Tensor]  # state, size of the vocabulary -> [B] float64
     since: bool = False
     reads: bool = False  # on the host, so that its steps cannot be recorded
+    weighs_draws: bool = False  # by `State.token_weight`
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask.core import dice
 from unmask.core.beliefs import Beliefs, Drawn, DrawRule, draw, is_unfiltered, most_probable, weigh
-from unmask.core.constraint import Allowed, Constraint
+from unmask.core.constraint import Constraint
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
+from unmask.core.limits import Drawing, Limit, takes_best
 from unmask.core.resampling import Resampled, Search, reopen
 from unmask.core.sampler import Sampler, StepInput, Written, front
 from unmask.core.state import State, Step, change, one_of, remember, tail, take
@@ -53,6 +55,24 @@ class Setup:
     keeps_hidden: bool = False  # moments hold the hidden states
     weigh: Callable[..., Beliefs] = weigh
     draw: Callable[..., Drawn] = draw
+
+    @property
+    def limit(self) -> Limit | None:
+        """The constraint, and what is asked of it; None: there is none."""
+        rules, potential = self.rules, self.search.potential
+        if rules.constraint is None:
+            return None
+        weighs = potential is not None and potential.weighs_draws
+        full = rules.constrained_entropy or self.sampler.filters or weighs
+        return Limit(rules.constraint, rules.constrained_entropy, takes_best(rules.draw), full)
+
+    def asked(self, state: State, where: Tensor) -> dict[str, Any]:
+        """What a sweep at the positions `where` [B, L] is given besides: the allowed tokens, if it needs them."""
+        return {} if self.limit is None else self.limit.asked(state, where)
+
+    def measured(self, beliefs: Beliefs) -> Beliefs:
+        """The beliefs that entropies and samplers go by."""
+        return beliefs if self.limit is None else self.limit.measured(beliefs)
 
     def active(self, state: State, step: Step) -> Tensor:  # [B] bool
         """The rows that take this step. Where particles meet at blocks, those ahead of the others wait."""
@@ -161,7 +181,7 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     first = _first_equal(setup, state, carry.known, want)
     state, known, tally = _look(setup, state, carry.known, want, first, carry.tally)
     known, beliefs = _weigh(setup, state, known, want, first, faults)
-    measured = _measured(setup, beliefs)
+    measured = setup.measured(beliefs)
     entropy = state_entropy(measured.entropy, counted)
     state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
     ahead = state.entropy
@@ -188,7 +208,7 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     tally = replace(tally, steps=tally.steps + active)
 
     number, hidden = step if isinstance(step, int) else -1, known.hidden if setup.keeps_hidden else None
-    beliefs = replace(_measured(setup, beliefs), pieces=None, limited=None)
+    beliefs = replace(setup.measured(beliefs), pieces=None, limited=None, fitting=None)
     moment = Moment(number, after, state.tokens, active, entropy, resampled, beliefs, tally, hidden)
     known = known.after(changed) if setup.skips_rows else Known(known.stale | changed)
     block = _first_block(state, active) if setup.meets(state) else carry.block
@@ -315,7 +335,7 @@ def _weigh(
     where = _leads(setup, first, need.any(1))[:, None] & need
     rule = _draw_rule(setup, state)
     keep = not setup.skips_rows and is_unfiltered(rule) and rule.penalty is None
-    beliefs = _beliefs(setup, known.hidden, where, state, keep, rule)
+    beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep, **setup.asked(state, where))
     bad = where & ~beliefs.normaliser.isfinite()
     empty = bad & beliefs.normaliser.isneginf()
     faults.note("empty", empty.any(1))
@@ -330,28 +350,6 @@ def _weigh(
     return known, beliefs
 
 
-def _beliefs(setup: Setup, hidden: Tensor, where: Tensor, state: State, keep: bool, rule: DrawRule) -> Beliefs:
-    """The model's beliefs; with those of the allowed tokens, where these are drawn or measured without another sweep."""
-    head, rules = setup.denoiser.head, setup.rules
-    if rules.constraint is None or not (_takes_best(rule) or rules.constrained_entropy):
-        return setup.weigh(hidden, head, where, state.tokens, keep)
-    allowed = rules.constraint.allowed(state.tokens, state.writable, where)
-    return setup.weigh(hidden, head, where, state.tokens, keep, allowed=allowed)
-
-
-def _measured(setup: Setup, beliefs: Beliefs) -> Beliefs:
-    """The beliefs that entropies and samplers go by: the model's own, or those of the allowed tokens."""
-    if not setup.rules.constrained_entropy or setup.rules.constraint is None:
-        return beliefs
-    assert beliefs.limited is not None
-    return replace(beliefs.limited, limited=beliefs.limited)
-
-
-def _takes_best(how: DrawRule) -> bool:
-    """Whether the most probable of the allowed tokens is written."""
-    return how.temperature == 0 and how.top_k is None and how.top_p is None
-
-
 def _act(
     setup: Setup, state: State, known: Known, beliefs: Beliefs, active: Tensor, step: Step, faults: Faults
 ) -> State:
@@ -360,20 +358,23 @@ def _act(
     judged = beliefs  # what the sampler ranks and proposes by
     if how.penalty is not None:
         want, keep = setup.sampler.want(state, step) & active[:, None], not setup.skips_rows and is_unfiltered(how)
-        more = {} if setup.rules.constraint is None else {"allowed": _allowed(setup, state, want)}
+        more = setup.asked(state, want)
         judged = setup.weigh(hidden, denoiser.head, want, state.tokens, keep, how.penalty, **more)
-    limit = None if setup.rules.constraint is None else _Limit(setup, state, hidden, judged, how, step, faults)
+    limited = None
+    if setup.limit is not None:
+        about = (setup.limit, state, step, hidden, denoiser.head, judged, how, setup.draw)
+        limited = Drawing(*about, lambda rows: faults.note("unmet", rows))
 
     def draw(where: Tensor) -> Drawn:
-        if limit is not None:
-            return limit.draw(where)
+        if limited is not None:
+            return limited.draw(where)
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
             return most_probable(judged)
         drawn = setup.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how, judged)
         faults.note("banned", (where & drawn.log.isnan()).any(1))
         return drawn
 
-    written = setup.sampler.act(StepInput(state, step, _measured(setup, judged), draw, setup.rules.late))
+    written = setup.sampler.act(StepInput(state, step, setup.measured(judged), draw, setup.rules.late))
     tokens = written.tokens if isinstance(written, Written) else written
     tokens = tokens.where(state.writable & active[:, None], state.tokens)
     after = state.replace(tokens=tokens)
@@ -384,13 +385,13 @@ def _act(
         if how.penalty is None:
             return log
         raised = how.penalty.amount * one_of(tokens, how.penalty.ids)
-        return log + raised + (_measured(setup, judged).normaliser - _measured(setup, beliefs).normaliser)
+        return log + raised + (setup.measured(judged).normaliser - setup.measured(beliefs).normaliser)
 
     if isinstance(written, Written):
         log = own(written.log_prob, tokens)
     else:
-        more = {"allowed": _allowed(setup, state, new)} if setup.rules.constrained_entropy else {}
-        log = _measured(setup, setup.weigh(hidden, denoiser.head, new, tokens, False, **more)).standing
+        more = setup.asked(state, new) if setup.rules.constrained_entropy else {}
+        log = setup.measured(setup.weigh(hidden, denoiser.head, new, tokens, False, **more)).standing
     after = after.replace(token_logp=log.double().where(new, state.token_logp).masked_fill(after.masked, 0.0))
     if isinstance(written, Written) and written.memory is not None:
         after = after.replace(memory=written.memory.where(active[:, None], state.memory))
@@ -399,74 +400,12 @@ def _act(
         after = after.replace(tokens=after.tokens.masked_fill(over, state.vocab.eos[0]))
     if setup.rules.fill_tail:
         after = after.replace(tokens=after.tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
-    if limit is not None:
-        after = limit.settled(after, own)
+    if limited is not None:
+        after = limited.settled(after, own)
     if not setup.sampler.scheduled:
         same = (after.tokens == state.tokens).all(1) & (after.memory == state.memory).all(1)
         faults.note("still", active & same)
     return after
-
-
-def _allowed(setup: Setup, state: State, where: Tensor) -> Allowed:
-    assert setup.rules.constraint is not None
-    return setup.rules.constraint.allowed(state.tokens, state.writable, where)
-
-
-class _Limit:
-    """The draws of one step under a constraint, and what they were drawn from."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        state: State,
-        hidden: Tensor | None,
-        judged: Beliefs,
-        how: DrawRule,
-        step: Step,
-        faults: Faults,
-    ) -> None:
-        self.setup, self.state, self.hidden, self.judged, self.step, self.faults = setup, state, hidden, judged, step, faults
-        self.how = replace(how, ban=())  # banned tokens are never allowed
-        self.weight = torch.zeros_like(state.token_weight)  # [B, L]: log of a proposal's probability over that drawn with
-
-    def draw(self, where: Tensor) -> Drawn:
-        """A token of those that are allowed at each position."""
-        if _takes_best(self.how):
-            return self._noted(most_probable(self.judged), where)
-        return self._drawn(where, _allowed(self.setup, self.state, where), Purpose.TOKEN)
-
-    def _drawn(self, where: Tensor, allowed: Allowed, purpose: Purpose) -> Drawn:
-        head, dice = self.setup.denoiser.head, self.state.uniform(self.step, purpose)
-        drawn = self.setup.draw(self.hidden, head, where, dice, self.how, self.judged, allowed=allowed)
-        return self._noted(drawn, where)
-
-    def _noted(self, drawn: Drawn, where: Tensor) -> Drawn:
-        """The draw, with log-probabilities of the measured distribution."""
-        self.faults.note("unmet", (where & drawn.log.isnan()).any(1))
-        self.weight = (drawn.model_logp - drawn.log).double().where(where, self.weight)
-        if not self.setup.rules.constrained_entropy:
-            return drawn
-        share = _measured(self.setup, self.judged).normaliser - self.judged.normaliser
-        return replace(drawn, model_logp=drawn.model_logp - share)
-
-    def settled(self, after: State, own: Callable[[Tensor, Tensor], Tensor]) -> State:
-        """The state after the step, in which all that was written fits together."""
-        state, constraint = self.state, self.setup.rules.constraint
-        assert constraint is not None
-        log = after.token_logp
-
-        def redraw(where: Tensor, allowed: Allowed) -> Tensor:
-            nonlocal log
-            drawn = self._drawn(where, allowed, Purpose.REPAIR)
-            log = own(drawn.model_logp, drawn.token).double().where(where, log)
-            return drawn.token
-
-        tokens = constraint.settle(state.tokens, after.tokens, state.writable, redraw)
-        same = tokens == state.tokens
-        after = after.replace(tokens=tokens)
-        weight = self.weight.where(~same, state.token_weight).masked_fill(after.masked, 0.0)
-        log = log.where(~same, state.token_logp).masked_fill(after.masked, 0.0)
-        return after.replace(token_logp=log, token_weight=weight.where(after.writable, 0.0))
 
 
 def _draw_rule(setup: Setup, state: State) -> DrawRule:
@@ -520,7 +459,9 @@ class Faults:
                 "ban fewer; the mask is never drawn",
             )
         if kind == "unmet":
-            what = f"step {self.step}, row {row}: {self.model} gives all tokens that the constraint allows probability 0"
+            what = (
+                f"step {self.step}, row {row}: {self.model} gives all tokens that the constraint allows probability 0"
+            )
             return ModelError(what, "allow more, or ask another model")
         return ProgressError(
             f"step {self.step}, row {row}: the sampler decided nothing",

@@ -178,7 +178,9 @@ def decode_batch(
     for begin in range(0, max(1, len(rows)), size):  # once where there are none, which is refused
         part = slice(begin, begin + size)
         given = used[part], keys[part], asked[part]
-        new = _together(model, Reading(rows[part], stops, logprobs, form), *given, recipe, trace, on_event, begin, reward)
+        new = _together(
+            model, Reading(rows[part], stops, logprobs, form), *given, recipe, trace, on_event, begin, reward
+        )
         found += new
         if on_results is not None:
             on_results(len(found), len(rows), new)
@@ -384,7 +386,9 @@ def check_form(form: Form | None, recipe: Recipe) -> None:
     """Refuse settings that have no effect without a constraint."""
     if form is None and recipe.get("constrained_entropy"):
         way_out = "give matches, choices or schema, or leave it out"
-        raise SettingError("constrained_entropy has no effect without a constraint", way_out, setting="constrained_entropy")
+        raise SettingError(
+            "constrained_entropy has no effect without a constraint", way_out, setting="constrained_entropy"
+        )
     if form is None and recipe.build_search().potential is POTENTIALS["constraint"]:
         way_out = "give matches, choices or schema, or another potential"
         raise SettingError("potential constraint weighs by a constraint", way_out, setting="potential")

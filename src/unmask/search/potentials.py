@@ -47,6 +47,6 @@ POTENTIALS: dict[str, Potential] = {
     "plain": Potential(plain),
     "relative": Potential(relative),
     "likelihood": Potential(likelihood, since=True),
-    "constraint": Potential(constraint, since=True),
+    "constraint": Potential(constraint, since=True, weighs_draws=True),
     "reward": Potential(reward, since=True),
 }

@@ -93,7 +93,7 @@ def _parts(name: str, value: Any) -> list[Part | None]:
     if name == CHOICES:
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise InputError(f"choices is a {type(value).__name__}", "give a list of texts")
-        holes = list(value) if any(one is None or _is_list(one) for one in value) else [value]
+        holes: list[Any] = list(value) if any(one is None or _is_list(one) for one in value) else [value]
         return [None if one is None else (CHOICES, _choices(one)) for one in holes]
     holes = list(value) if _is_list(value) else [value]
     if not holes:
@@ -124,7 +124,9 @@ def _schema(given: Any) -> str:
     try:
         text = json.dumps(given if isinstance(given, bool) else dict(given), allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        raise InputError("the schema is not JSON", "give objects, lists, texts, numbers, true, false and null") from None
+        raise InputError(
+            "the schema is not JSON", "give objects, lists, texts, numbers, true, false and null"
+        ) from None
     if len(text) > LONG:
         raise InputError(f"the schema has {len(text):,} characters", f"give at most {LONG:,}")
     return text
@@ -169,7 +171,9 @@ def _tokens(part: Part | None, model: Denoiser, never: tuple[int, ...]) -> Token
 
 
 def _limited(part: Part, model: Denoiser, never: tuple[int, ...]) -> Tokens:
-    ends = [token for token in model.vocab.eos if token < model.head.width and token not in (*never, *model.head.absent)]
+    ends = [
+        token for token in model.vocab.eos if token < model.head.width and token not in (*never, *model.head.absent)
+    ]
     return over_tokens(_automaton(part), spelling(model, never), model.head.width, ends)
 
 

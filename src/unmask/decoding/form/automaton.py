@@ -199,9 +199,7 @@ def _least(moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[
     alive = _living(moves, accepts)
     moves = np.where(alive[moves], moves, 0).astype(np.int32)
     labels = np.where(alive, 1 + accepts.astype(np.int64), 0)
-    before: dict[int, set[int]] = defaultdict(set)
-    for state, following in {*zip(np.repeat(np.arange(len(moves)), moves.shape[1]).tolist(), moves.ravel().tolist())}:
-        before[following].add(state)
+    before = _leading(moves)
     count, changed = int(labels.max()) + 1, set(np.flatnonzero(alive).tolist())
     members: dict[int, set[int]] = defaultdict(set)
     for state in changed:
@@ -225,12 +223,18 @@ def _least(moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[
     return _numbered(moves, accepts, kinds, labels)
 
 
-def _living(moves: NDArray[np.int32], accepts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The states from which an accepting one can be reached."""
+def _leading(moves: NDArray[np.int32]) -> dict[int, set[int]]:
+    """The states that lead to each state."""
     before: dict[int, set[int]] = defaultdict(set)
     for state, row in enumerate(moves.tolist()):
         for following in set(row):
             before[following].add(state)
+    return before
+
+
+def _living(moves: NDArray[np.int32], accepts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The states from which an accepting one can be reached."""
+    before = _leading(moves)
     alive, rest = set(np.flatnonzero(accepts).tolist()), np.flatnonzero(accepts).tolist()
     while rest:
         for state in before[rest.pop()]:

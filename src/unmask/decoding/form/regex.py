@@ -42,7 +42,12 @@ FEATURES = {  # what no finite automaton has, or none of ours
     constants.ASSERT: "a look-around",
     constants.ASSERT_NOT: "a look-around",
 }
-ANCHORS = {constants.AT_BEGINNING: -1, constants.AT_BEGINNING_STRING: -1, constants.AT_END: 1, constants.AT_END_STRING: 1}
+ANCHORS = {
+    constants.AT_BEGINNING: -1,
+    constants.AT_BEGINNING_STRING: -1,
+    constants.AT_END: 1,
+    constants.AT_END_STRING: 1,
+}
 
 
 def refused(pattern: str, why: str, way_out: str = "write it without") -> InputError:

@@ -22,6 +22,7 @@ from unmask.errors import InputError, many
 
 OPEN = -1  # in place of a class: any token
 KEPT = 4096  # rows whose reading is kept
+BYTES = 1 << 28  # of the table of allowed tokens; it begins anew beyond
 Set = NDArray[np.int64]  # numbers of states
 Span = tuple[int, int, int]  # the columns of a hole, and its number
 
@@ -70,7 +71,7 @@ class _Sets:
     def before(self, number: int, kind: int) -> int:
         """The right set before a token of a class."""
         states = self.right[number]
-        found = self.tokens.reach[:, states].any(1) if kind == OPEN else states[self.tokens.moves[kind]]
+        found = np.asarray(self.tokens.reach[:, states].any(1) if kind == OPEN else states[self.tokens.moves[kind]])
         found[0] = False
         self.backward[number][kind] = self._add_right(found)
         return self.backward[number][kind]
@@ -106,18 +107,15 @@ class Holes:
     device: torch.device
     _rows: dict[tuple[bytes, bytes], _Read] = field(default_factory=dict)
     _spans: dict[bytes, list[Span]] = field(default_factory=dict)
-    _table: list[NDArray[np.bool_]] = field(default_factory=list)
     _places: dict[tuple[int, int, int], int] = field(default_factory=dict)  # hole, left, right -> row of the table
-    _sent: Tensor | None = None
+    _new: list[NDArray[np.bool_]] = field(default_factory=list)  # rows that are not on the device yet
+    _sent: Tensor | None = None  # [M, V] bool: the table, with room for more
+    _used: int = 0  # rows of it
 
     def __post_init__(self) -> None:
         unique = {id(one): one for one in self.automata}
         made = {key: _Sets(one) for key, one in unique.items()}
         self._sets = [made[id(one)] for one in self.automata]
-        stacked = np.stack([one.kind for one in unique.values()])
-        classes, kind = np.unique(stacked, axis=1, return_inverse=True)
-        self._class = dict(zip(unique, classes, strict=True))  # joint class -> that of each automaton
-        self._kind = torch.from_numpy(np.ascontiguousarray(kind.reshape(-1))).to(self.device)
         self._kinds = [np.append(one.kind, OPEN) for one in self.automata]
 
     # --- what the loop asks ---
@@ -127,16 +125,16 @@ class Holes:
             if not read.fits:
                 raise self._impossible(row, writable[row].cpu().numpy(), len(tokens) > 1)
 
-    def allowed(self, tokens: Tensor, writable: Tensor, where: Tensor) -> Allowed:
+    def allowed(self, tokens: Tensor, writable: Tensor, where: Tensor, full: bool = True) -> Allowed:
         canvas, open_ = _host(tokens, writable)
         asked = where.cpu().numpy()
         rows = np.zeros(canvas.shape, dtype=np.int64)
-        if len(self._table) > KEPT:
-            self._table, self._places, self._sent = [], {}, None
-        for number, read in enumerate(self._read(canvas, open_, asked.any(1))):
+        if self._sent is not None and self._used > max(64, BYTES // self._sent.shape[1]):
+            self._places, self._sent, self._used = {}, None, 0
+        for number, read in enumerate(self._read(canvas, open_, np.asarray(asked.any(1)))):
             if asked[number].any():
                 self._place(rows[number], read, asked[number], self._spans[open_[number].tobytes()])
-        return self._allowed(rows)
+        return self._allowed(rows, full)
 
     def settle(self, before: Tensor, after: Tensor, writable: Tensor, redraw: Redraw) -> Tensor:
         (old, open_), (new, _) = _host(before, writable), _host(after, writable)
@@ -215,7 +213,9 @@ class Holes:
     def classes(self, tokens: NDArray[np.int64], hole: int) -> list[int]:
         """The class of each token; OPEN for the mask."""
         kinds = self._kinds[hole]
-        found: list[int] = kinds[np.where(tokens == self.mask, len(kinds) - 1, np.minimum(tokens, len(kinds) - 2))].tolist()
+        found: list[int] = kinds[
+            np.where(tokens == self.mask, len(kinds) - 1, np.minimum(tokens, len(kinds) - 2))
+        ].tolist()
         return found
 
     # --- the table of the device ---
@@ -231,17 +231,24 @@ class Holes:
         key = (hole, left, right)
         if key not in self._places:
             classes = self._sets[hole].classes(left, right)
-            self._places[key] = len(self._table)
-            self._table.append(classes[self._class[id(self.automata[hole])]])
+            self._places[key] = self._used + len(self._new)
+            self._new.append(classes[self.automata[hole].kind])
         return self._places[key]
 
-    def _allowed(self, rows: NDArray[np.int64]) -> Allowed:
-        have = 0 if self._sent is None else len(self._sent)
-        if have < len(self._table) or self._sent is None:
-            none = np.zeros(int(self._kind.max()) + 1, dtype=np.bool_)
-            new = torch.from_numpy(np.stack(self._table[have:] or [none])).to(self.device)
-            self._sent = new if self._sent is None else torch.cat([self._sent, new])
-        return Allowed(torch.from_numpy(rows).to(self.device), self._sent, self._kind)
+    def _allowed(self, rows: NDArray[np.int64], full: bool = True) -> Allowed:
+        width = len(self.automata[0].kind)
+        if self._sent is None:
+            self._sent = torch.zeros(64, width, dtype=torch.bool, device=self.device)
+        need = self._used + len(self._new)
+        if need > len(self._sent):  # twice as much, so that rows are seldom copied
+            more = torch.zeros(
+                max(need, 2 * len(self._sent)) - len(self._sent), width, dtype=torch.bool, device=self.device
+            )
+            self._sent = torch.cat([self._sent, more])
+        if self._new:
+            self._sent[self._used : need] = torch.from_numpy(np.stack(self._new)).to(self.device)
+            self._used, self._new = need, []
+        return Allowed(torch.from_numpy(rows).to(self.device), self._sent, full)
 
     # --- refusals ---
 
@@ -259,7 +266,9 @@ class Holes:
                     return InputError(f"{where}nothing that the model can write meets {what}", "allow more")
                 room = many(end - begin, "position")
                 if fewest > end - begin:
-                    return InputError(f"{where}{what} needs {many(fewest, 'position')}, and there are {end - begin}", "give more")
+                    return InputError(
+                        f"{where}{what} needs {many(fewest, 'position')}, and there are {end - begin}", "give more"
+                    )
                 return InputError(f"{where}no text of {room} meets {what}", "give another length, or allow an end")
         raise AssertionError("each hole can be filled, but the row cannot")
 
@@ -281,9 +290,7 @@ class _Repair:
         new = self.open_ & (self.tokens != self.before) & (self.tokens != self.holes.mask)
         loose = np.where(new, self.holes.mask, self.tokens)
         self.right = self.holes.read(loose, self.open_).right  # whatever is new may still be anything
-        self.todo = [
-            (begin, end, hole) for begin, end, hole in self.holes.spans(self.open_) if new[begin:end].any()
-        ]
+        self.todo = [(begin, end, hole) for begin, end, hole in self.holes.spans(self.open_) if new[begin:end].any()]
         self.new, self.now, self.at = new, -1, -1
 
     def advance(self) -> bool:

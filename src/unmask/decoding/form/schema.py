@@ -38,8 +38,8 @@ ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r"
 SPECIAL = ((0, 31), (34, 34), (92, 92))
 
 NOTES = frozenset(
-    "title description default examples example $schema $id id $comment $defs definitions deprecated readOnly writeOnly "
-    "contentEncoding contentMediaType contentSchema $vocabulary".split()
+    "title description default examples example $schema $id id $comment $defs definitions deprecated readOnly "
+    "writeOnly contentEncoding contentMediaType contentSchema $vocabulary".split()
 )
 OF_TYPE = {
     "string": ("minLength", "maxLength", "pattern", "format"),

@@ -1,4 +1,4 @@
-"""An automaton over bytes × a model's tokens -> an automaton over tokens, of which those that act alike are one class."""
+"""An automaton over bytes × a model's tokens -> an automaton over tokens; those that act alike are one class."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Tokens:
 
 
 def over_tokens(automaton: Automaton, spelled: Spelled, width: int, ends: Sequence[int]) -> Tokens:
-    """The automaton whose steps are tokens; after a match only `ends` may follow. Tokens not spelled are never written."""
+    """The automaton whose steps are tokens; after a match only `ends` follow. Tokens not spelled are never written."""
     size = len(automaton.moves) + 1
     last = size - 1
     steps = np.concatenate([automaton.moves, np.zeros((1, automaton.moves.shape[1]), dtype=np.int32)]).astype(np.int16)
