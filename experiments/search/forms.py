@@ -143,7 +143,11 @@ def run_suite(args: argparse.Namespace) -> int:
                 if args.verbose:
                     print(f"{path.name}: {case['description']}: {error}")
                 continue
-            validator = jsonschema_rs.validator_for(case["schema"])
+            try:
+                validator = jsonschema_rs.validator_for(case["schema"])
+            except ValueError:  # a metaschema that is not here
+                count["unjudged"] += 1
+                continue
             count["carried"] += 1
             for text in texts:
                 count["documents"] += 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.decoding.form.language import Alt, Chars, Language, Listed, Range, Seq, byte_sequences
+from unmask.decoding.form.language import Alt, Chars, Language, Listed, Range, Repeat, Separated, Seq, byte_sequences
 from unmask.errors import InputError
 
 PARTS = 60_000  # states of the first automaton, which copies what is repeated
@@ -45,8 +45,8 @@ def compiled(language: Language) -> Automaton:
     start, end = built.state(), built.state()
     built.add(language, start, end)
     kinds = _kinds(built)
-    moves, accepts = _determined(built, kinds, start, end)
-    return _least(moves, accepts, kinds)
+    moves, accepts, first = _determined(built, kinds, start, end)
+    return _least(moves, accepts, kinds, first)
 
 
 # --- a first automaton, with moves without a byte --------------------------------------------------------------------
@@ -83,6 +83,8 @@ class _Built:
                 self.add(part, first, last)
         elif isinstance(language, Listed):
             self._listed(language, begin, end)
+        elif isinstance(language, Separated):
+            self._separated(language, begin, end)
         else:
             self._repeated(language.part, language.low, language.high, begin, end)
 
@@ -100,6 +102,22 @@ class _Built:
             none, some = nothing, written
         self.free[none].append(end)
         self.free[some].append(end)
+
+    def _separated(self, language: Separated, begin: int, end: int) -> None:
+        part, separator, low, high = language.part, language.separator, language.low, language.high
+        if high is not None or low > 1:
+            most = None if high is None else high - 1
+            some = Seq((part, Repeat(Seq((separator, part)), max(0, low - 1), most)))
+            if high != 0:
+                self.add(some, begin, end)
+        else:  # the part once, with a way back
+            entry, after = self.state(), self.state()
+            self.free[begin].append(entry)
+            self.add(part, entry, after)
+            self.add(separator, after, entry)
+            self.free[after].append(end)
+        if low == 0:
+            self.free[begin].append(end)
 
     def _repeated(self, part: Language, low: int, high: int | None, begin: int, end: int) -> None:
         for _ in range(low):
@@ -146,8 +164,8 @@ def _kinds(built: _Built) -> NDArray[np.int64]:  # [256]
 
 def _determined(
     built: _Built, kinds: NDArray[np.int64], start: int, end: int
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Sets of states as states. State 1 is the start."""
+) -> tuple[NDArray[np.int32], NDArray[np.bool_], int]:
+    """Sets of states as states: where each kind of byte leads, which accept, and the first one."""
     closures: dict[int, frozenset[int]] = {}
     work = 0
 
@@ -169,7 +187,8 @@ def _determined(
 
     many = int(kinds[-1]) + 1
     of_kind = kinds.tolist()
-    numbers: dict[frozenset[int], int] = {frozenset(): 0, closure(start): 1}
+    numbers: dict[frozenset[int], int] = {frozenset(): 0}
+    first = numbers.setdefault(closure(start), 1)
     sets, moves = list(numbers), [[0] * many]
     while len(moves) < len(sets):
         targets: list[set[int]] = [set() for _ in range(many)]
@@ -191,10 +210,10 @@ def _determined(
         moves.append(row)
         if len(sets) > 2 * STATES or work > WORK:
             raise too_large(f"more than {STATES:,} states")
-    return np.array(moves, dtype=np.int32), np.array([end in one for one in sets])
+    return np.array(moves, dtype=np.int32), np.array([end in one for one in sets]), first
 
 
-def _least(moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[np.int64]) -> Automaton:
+def _least(moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[np.int64], start: int) -> Automaton:
     """States that accept the same endings become one; those that accept none become state 0."""
     alive = _living(moves, accepts)
     moves = np.where(alive[moves], moves, 0).astype(np.int32)
@@ -220,7 +239,13 @@ def _least(moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[
                 labels[piece] = count
                 count += 1
         changed = {state for one in moved for state in before[one] if alive[state]}
-    return _numbered(moves, accepts, kinds, labels)
+    dead = labels == labels[0]
+    _, first, number = np.unique(np.where(dead, -1, labels), return_index=True, return_inverse=True)
+    if len(first) > STATES:
+        raise too_large(f"more than {STATES:,} states")
+    found = number[moves[first]].astype(np.int32)
+    found[0] = 0
+    return Automaton(found, kinds, int(number[start]), accepts[first] & ~dead[first])
 
 
 def _leading(moves: NDArray[np.int32]) -> dict[int, set[int]]:
@@ -244,16 +269,3 @@ def _living(moves: NDArray[np.int32], accepts: NDArray[np.bool_]) -> NDArray[np.
     found = np.zeros(len(moves), dtype=np.bool_)
     found[sorted(alive)] = True
     return found
-
-
-def _numbered(
-    moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[np.int64], labels: NDArray[np.int64]
-) -> Automaton:
-    """One state for each label: 0 for those that accept nothing, the others from 1 on."""
-    dead = labels == labels[0]
-    _, first, number = np.unique(np.where(dead, -1, labels), return_index=True, return_inverse=True)
-    if len(first) > STATES:
-        raise too_large(f"more than {STATES:,} states")
-    found = number[moves[first]].astype(np.int32)
-    found[0] = 0
-    return Automaton(found, kinds, int(number[1]), accepts[first] & ~dead[first])

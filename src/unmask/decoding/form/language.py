@@ -49,7 +49,17 @@ class Listed:
     separator: Language
 
 
-Language = Chars | Seq | Alt | Repeat | Listed
+@dataclass(frozen=True)
+class Separated:
+    """A part several times, with a separator between any two."""
+
+    part: Language
+    separator: Language
+    low: int = 0
+    high: int | None = None  # None: any number of times
+
+
+Language = Chars | Seq | Alt | Repeat | Listed | Separated
 EMPTY = Seq()
 
 
@@ -106,6 +116,9 @@ def rewritten(language: Language, function: Callable[[Chars], Language]) -> Lang
         return function(language)
     if isinstance(language, Repeat):
         return Repeat(rewritten(language.part, function), language.low, language.high)
+    if isinstance(language, Separated):
+        part, separator = (rewritten(one, function) for one in (language.part, language.separator))
+        return Separated(part, separator, language.low, language.high)
     if isinstance(language, Listed):
         parts = tuple((rewritten(part, function), required) for part, required in language.parts)
         return Listed(parts, rewritten(language.separator, function))

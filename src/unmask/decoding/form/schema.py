@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from unmask.decoding.form.automaton import too_large
 from unmask.decoding.form.language import (
@@ -19,6 +20,7 @@ from unmask.decoding.form.language import (
     Language,
     Listed,
     Repeat,
+    Separated,
     Seq,
     any_of,
     optional,
@@ -90,6 +92,8 @@ class _Reader:
             return Alt()
         if not isinstance(schema, Mapping):
             raise refused(where, f"a {type(schema).__name__} is not a schema", "give an object")
+        if schema is not self.root and isinstance(schema.get("$id", schema.get("id")), str):
+            raise refused(where, "a schema with an $id of its own inside another", "leave the $id out")
         schema = {name: one for name, one in schema.items() if name not in NOTES and not name.startswith("x-")}
         self._check(schema, where)
         if "$ref" in schema:
@@ -120,21 +124,26 @@ class _Reader:
 
     def _referred(self, schema: Mapping[str, Any], where: str, seen: tuple[str, ...], depth: int) -> Language:
         name = schema["$ref"]
-        if not isinstance(name, str) or not name.startswith("#"):
-            raise refused(where, f"$ref {name!r} is not within the schema", "write it in, under $defs")
+        found = self._target(name, where)
         if seen.count(name) >= DEPTH:
             return Alt()  # deeper ones are not written
-        found = self.root
-        for part in name[1:].split("/")[1:]:
-            part = part.replace("~1", "/").replace("~0", "~")
-            inside = isinstance(found, Mapping) and part in found
-            if not inside and not (isinstance(found, list) and part.isdigit() and int(part) < len(found)):
-                raise refused(where, f"$ref {name!r} leads nowhere", "correct it")
-            found = found[part] if inside else found[int(part)]
         rest = {key: one for key, one in schema.items() if key != "$ref"}
         if rest:
             found = _merged(found, rest, where)
         return self.value(found, where, (*seen, name), depth)
+
+    def _target(self, name: Any, where: str) -> Any:
+        """The schema that a reference names."""
+        if not isinstance(name, str) or not (name == "#" or name.startswith("#/")):
+            raise refused(where, f"$ref {name!r} is not a path within the schema", "write it like #/$defs/name")
+        found = self.root
+        for part in name.split("/")[1:]:
+            part = unquote(part).replace("~1", "/").replace("~0", "~")
+            inside = isinstance(found, Mapping) and part in found
+            if not inside and not (isinstance(found, list) and part.isdigit() and int(part) < len(found)):
+                raise refused(where, f"$ref {name!r} leads nowhere", "correct it")
+            found = found[part] if inside else found[int(part)]
+        return found
 
     def _composed(
         self, name: str, schema: Mapping[str, Any], where: str, seen: tuple[str, ...], depth: int
@@ -156,10 +165,7 @@ class _Reader:
     def _resolved(self, schema: Any, where: str) -> Any:
         """A schema whose own reference is followed, if it is a plain one."""
         if isinstance(schema, Mapping) and set(schema) - NOTES == {"$ref"} and isinstance(schema["$ref"], str):
-            found: Any = self.root
-            for part in schema["$ref"].removeprefix("#").split("/")[1:]:
-                found = found.get(part) if isinstance(found, Mapping) else None
-            return schema if found is None or found is schema else found
+            return self._target(schema["$ref"], where)
         return schema
 
     def _listed(self, schema: Mapping[str, Any], where: str) -> Language:
@@ -280,13 +286,10 @@ def quoted(inner: Language) -> Language:
 
 def _array(item: Language, low: int, high: int | None, first: Sequence[Language] = ()) -> Language:
     """An array: the first ones, then items, of which there are from `low` to `high` in all."""
+    if not first:
+        return Seq((text("["), Separated(item, COMMA, low, high), text("]")))
     more = max(0, low - len(first)), None if high is None else max(0, high - len(first))
     following: Language = Repeat(Seq((COMMA, item)), *more)
-    if not first:
-        whole: Language = Seq((item, Repeat(Seq((COMMA, item)), max(0, low - 1), None if high is None else high - 1)))
-        if high == 0:
-            return text("[]")
-        return Seq((text("["), whole if low else optional(whole), text("]")))
     for place in reversed(range(len(first) if high is None else min(len(first), high))):
         last = high is not None and place == high - 1
         following = Seq((*([COMMA] if place else []), first[place], *([] if last else [following])))
@@ -295,11 +298,7 @@ def _array(item: Language, low: int, high: int | None, first: Sequence[Language]
 
 
 def _map(key: Language, value: Language, low: int, high: int | None) -> Language:
-    if high == 0:
-        return text("{}") if low == 0 else Alt()
-    entry = Seq((key, COLON, value))
-    some = Seq((entry, Repeat(Seq((COMMA, entry)), 0, None if high is None else high - 1)))
-    return Seq((text("{"), some if low else optional(some), text("}")))
+    return Seq((text("{"), Separated(Seq((key, COLON, value)), COMMA, low, high), text("}")))
 
 
 def _number(kind: str, schema: Mapping[str, Any], where: str) -> Language:
