@@ -119,7 +119,7 @@ def test_weights_of_real_paths_are_the_enumerated_ones() -> None:
         recipe=Recipe("uniform", temperature=1.0),
         on_event=events.append,
     )
-    paths = {row: (ORACLE.blank, 0.0) for row in range(20)}
+    paths = dict.fromkeys(range(20), (ORACLE.blank, 0.0))
     for event in events:
         for row, column, token, _ in event.get("changes", []) if event["event"] == "step" else []:  # type: ignore[union-attr, attr-defined]
             z, weight = paths[row]

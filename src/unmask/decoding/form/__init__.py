@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from unmask.errors import InputError
 MATCHES, CHOICES, SCHEMA = "matches", "choices", "schema"
 CHOSEN = 2000  # choices
 LONG = 200_000  # characters of choices, or of a schema
-KEPT = 16  # automata over the tokens of one model
+KEPT = 8  # automata over the tokens of one model
+ONE = threading.RLock()  # one constraint is compiled at a time: requests of strangers must not take all processors
 Part = tuple[str, str]  # which of the three, and its value as text
 Schema = Mapping[str, Any] | bool
 
@@ -139,8 +141,13 @@ def _language(part: Part) -> Language:
     return any_of(json.loads(value)) if kind == CHOICES else of_schema(json.loads(value))
 
 
-@lru_cache(maxsize=64)
 def _automaton(part: Part) -> Automaton:
+    with ONE:
+        return _compiled(part)
+
+
+@lru_cache(maxsize=16)
+def _compiled(part: Part) -> Automaton:
     try:
         found = compiled(_language(part))
     except RecursionError:
@@ -160,14 +167,15 @@ _known: weakref.WeakKeyDictionary[Any, dict[Any, Tokens]] = weakref.WeakKeyDicti
 def _tokens(part: Part | None, model: Denoiser, never: tuple[int, ...]) -> Tokens:
     """The automaton of a part over a model's tokens; the last few of a model are kept."""
     vocab, head = model.vocab, model.head
-    kept = _known.setdefault(model.tokenizer, {})
     key = (part, vocab, head.width, head.absent, never)
-    if key not in kept:
-        made = _free(model, never) if part is None else _limited(part, model, never)
-        for old in list(kept)[: max(0, len(kept) + 1 - KEPT)]:
-            kept.pop(old, None)
-        kept[key] = made
-    return kept[key]
+    with ONE:
+        kept = _known.setdefault(model.tokenizer, {})
+        if key not in kept:
+            made = _free(model, never) if part is None else _limited(part, model, never)
+            for old in list(kept)[: max(0, len(kept) + 1 - KEPT)]:
+                kept.pop(old)
+            kept[key] = made
+        return kept[key]
 
 
 def _limited(part: Part, model: Denoiser, never: tuple[int, ...]) -> Tokens:

@@ -16,7 +16,8 @@ from unmask.decoding.form.automaton import Automaton, too_large
 from unmask.errors import InputError
 from unmask.models.tokenizers import Characters, FileTokenizer
 
-CELLS = 40_000_000  # states × classes
+CELLS = 16_000_000  # states × classes
+LIVE = 6_000_000  # of them that lead on
 NEVER = 0  # the class of tokens that are never written
 Spelled = list[tuple[bytes, int]]  # bytes and id, in the order of the bytes
 
@@ -81,7 +82,10 @@ def over_tokens(automaton: Automaton, spelled: Spelled, width: int, ends: Sequen
     for token in ends:
         kind[token] = columns.add(final)
     used, kind = np.unique(np.append(kind, NEVER), return_inverse=True)
-    return Tokens(np.stack([columns.all[one] for one in used]), kind[:-1], automaton.start, accepts)
+    moves = np.stack([columns.all[one] for one in used])
+    if np.count_nonzero(moves) > LIVE:
+        raise too_large("too many tokens lead on from its states")
+    return Tokens(moves, kind[:-1], automaton.start, accepts)
 
 
 class _Columns:
