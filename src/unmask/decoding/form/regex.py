@@ -111,7 +111,8 @@ class _Reader:
             return Chars(self._characters(op, argument, flags))
         if op is constants.SUBPATTERN:
             _, added, removed, inner = argument
-            return self._sequence(inner, (flags | added) & ~removed)
+            flags = (flags | added) & ~removed
+            return self._sequence(inner, flags & ~re.ASCII if added & re.UNICODE else flags)
         if op is constants.BRANCH:
             return Alt(tuple(self._sequence(part, flags) for part in argument[1]))
         if op in (constants.MAX_REPEAT, constants.MIN_REPEAT):

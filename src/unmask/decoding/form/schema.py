@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -87,7 +88,7 @@ class _Reader:
         if self.nodes > NODES:
             raise too_large(f"a schema of more than {NODES:,} parts")
         if schema is True or schema == {}:
-            return self.anything(where, depth)
+            return anything(depth)
         if schema is False:
             return Alt()
         if not isinstance(schema, Mapping):
@@ -105,14 +106,6 @@ class _Reader:
             return self._listed(schema, where)
         types = _types(schema, where)
         return Alt(tuple(self._typed(one, schema, where, seen, depth) for one in types))
-
-    def anything(self, where: str, depth: int) -> Language:
-        """Any document of a depth."""
-        simple = [string(), numbers(Bounds()), any_of(["true", "false", "null"])]
-        if depth <= 0:
-            return Alt(tuple(simple))
-        inner = self.anything(where, depth - 1)
-        return Alt((*simple, _array(inner, 0, None), _map(string(), inner, 0, None)))
 
     def _check(self, schema: Mapping[str, Any], where: str) -> None:
         known = {*COMPOSED, *(name for names in OF_TYPE.values() for name in names)}
@@ -274,6 +267,17 @@ def _escaped(characters: Chars) -> Language:
     return Alt((*([Chars(plain)] if plain else []), *escaped))
 
 
+@lru_cache(maxsize=8)
+def anything(depth: int) -> Language:
+    """Any document of a depth."""
+    simple = [string(), numbers(Bounds()), any_of(["true", "false", "null"])]
+    if depth <= 0:
+        return Alt(tuple(simple))
+    inner = anything(depth - 1)
+    return Alt((*simple, _array(inner, 0, None), _map(string(), inner, 0, None)))
+
+
+@lru_cache(maxsize=64)
 def string(low: int = 0, high: int | None = None) -> Language:
     """A string of some characters."""
     return quoted(Repeat(Chars(EVERYTHING), low, high))
