@@ -71,7 +71,7 @@ def tensors(state: State) -> list[str]:
 def test_take_moves_contents_and_slot_together() -> None:
     state, rows = numbered(), torch.tensor([3, 3, 0])
     taken = state.take(rows)
-    assert len(tensors(state)) == 20  # nineteen fields and the cache
+    assert len(tensors(state)) == 21  # twenty fields and the cache
     for name in tensors(state):
         assert torch.equal(getattr(taken, name), getattr(state, name)[rows]), name
     assert taken.vocab is state.vocab and taken.particles == state.particles

@@ -303,6 +303,7 @@ def test_every_example_is_set_with_one_click(live: Open) -> None:
     page = live({})
     models = {"Story": "text", "Word problem": "text", "Fill holes": "text", "Countdown": "countdown"}
     models |= {"five numbers": "countdown", "Sudoku": "sudoku", "17 clues": "sudoku", "Block by block": "text"}
+    models |= {"Fill a form": "text"}
     for name, model in models.items():
         button(page, name).click()
         assert page.locator("#model").input_value() == model
@@ -317,7 +318,13 @@ def test_every_example_is_set_with_one_click(live: Open) -> None:
         r"Once upon a time, there was a.+ who liked to.+\. One day,.+\. They were happy\.",
         str(first(page, ".outcome .answer").text_content()),
     )
+    button(page, "Fill a form").click()
+    page.locator("#A-particles").fill("2")
+    run(page)
+    filled = r"Ben .* Red: [0-9]{1,3} Blue: [0-9]{1,3} More of them are (red|blue)\."
+    assert re.fullmatch(filled, str(first(page, ".outcome .answer").text_content()))
     button(page, "Block by block").click()
+    assert page.locator("#form-text").input_value() == ""
     page.locator("#length").fill("16")
     page.locator("#A-particles").fill("2")
     run(page)
@@ -334,6 +341,7 @@ def test_only_what_a_sampler_and_a_search_take(live: Open) -> None:
     fields = "() => [...document.querySelectorAll('.recipe:not([hidden]) [name]')].map((it) => it.name)"
     general = {"temperature", "top_k", "top_p", "guidance", "cache_block", "ban", "late", "fill_tail", "skip_tail"}
     general |= {"scope", "attention", "end_penalty", "cache", "cache_before", "cache_after", "cache_every"}
+    general |= {"constrained_entropy"}
     mine = set(page.evaluate(fields)) - general
     searching = {"particles", "every", "strength", "potential", "scheme", "target", "below", "reopen", "choose"}
     assert mine == {"steps", "block_length", *searching}

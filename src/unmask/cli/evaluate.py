@@ -28,7 +28,7 @@ from unmask.evaluate.run import Question, asked, check, default, resume
 from unmask.models import family_name
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
-from unmask.tasks import TASKS, Task, with_prompt
+from unmask.tasks import TASKS, Task, in_form, with_prompt
 from unmask.tasks.own import is_file, questions_sha256, read_task
 from unmask.tasks.task import located
 from unmask.train import documents, prose
@@ -67,7 +67,7 @@ def run_eval(args: Namespace) -> None:
         named.check(task.name, family_name(name, args.revision))
     recipe = _default(args, name, task, recipe)
     about = _header(args, name, task) | {"recipe": recipe.to_dict()}
-    about |= header.asked(task, recipe, args.shots)
+    about |= header.asked(task, recipe, args.shots) | ({"constrained": task.form} if task.constrained else {})
     about |= {"chat": _chat(args, task), "n": len(questions), "skipped": skipped}
     with rows.opened(args.rows, about) as kept:
         if kept.missing:
@@ -106,6 +106,7 @@ def _task(args: Namespace) -> Task:
     for name in ("chat", "prompt"):
         if task.puzzle is not None and getattr(args, name) is not None:
             raise InputError(f"--{name} has no effect on {task.name}, whose model is given a canvas", "leave it out")
+    task = in_form(task) if args.constrained else task
     return task if args.prompt is None else with_prompt(task, args.prompt)
 
 
@@ -184,9 +185,19 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 
 def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
-    refuse(
-        args, ("data_dir", "shots", "prompt", "chat", "batch", "insist", "any_recipe", "max_rows", "compile"), "text"
+    names = (
+        "data_dir",
+        "shots",
+        "prompt",
+        "chat",
+        "batch",
+        "constrained",
+        "insist",
+        "any_recipe",
+        "max_rows",
+        "compile",
     )
+    refuse(args, names, "text")
     if args.data is None:
         raise InputError("text needs --data FILE", "give a file of documents")
     name = args.model or "text"
@@ -285,6 +296,8 @@ def add_eval(parser: ArgumentParser) -> None:
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
     parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
+    about = "decode answers in the form of right ones only: countdown and problems"
+    flag(parser, "--constrained", about)
     flag(parser, "--insist", "run programs that models write even where the kernel cannot confine them")
     about = "settings from `unmask recipes`, or a .toml or .json file; without it and without flags the model's default"
     flag(parser, "--recipe NAME", about)

@@ -18,6 +18,7 @@ from unmask.cli.parser import flag
 from unmask.decoding.background import count
 from unmask.decoding.decode import OnResults, Result, decode_batch, in_waves, layout
 from unmask.decoding.defaults import canonical
+from unmask.decoding.form import Form, form
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.prompt import HOLE, MARKER, Text, fitting_length
 from unmask.decoding.recipe import Recipe
@@ -54,6 +55,7 @@ def run_generate(args: Namespace) -> None:
     """Decode one prompt or canvas, or a file of prompts."""
     warnings.simplefilter("ignore", AlikeWarning)  # it is noted below the answer
     _check(args)
+    args.form = _form(args)
     asked = _asked(args)
     name = _model_name(args)
     recipe = flags.for_model(args, models.default_settings(args, name), name, asked.canvas)
@@ -134,6 +136,7 @@ def _decoder(
                 canvases=some if asked.canvas else None,
                 recipe=recipe if whole else None,
                 stop=args.stop,
+                form=args.form,
                 seeds=[recipe.seed + number for number in numbers],
                 trace=args.trace,
                 on_event=on_event,
@@ -169,6 +172,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
     n = len(asked.texts)
     about = models.header(args, "generate", name, args.prompts, args.prompts) | {"recipe": recipe.to_dict(), "n": n}
     about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n, "logprobs": args.logprobs}
+    about |= {} if args.form is None else {"form": [None if one is None else list(one) for one in args.form.parts]}
     with rows.opened(args.output, about) as kept:
         done = {int(row["number"]) for row in kept.kept}
         if kept.missing:
@@ -256,6 +260,17 @@ def _text(given: str) -> str:
     return files.read("-").removesuffix("\n") if given == "-" else given
 
 
+def _form(args: Namespace) -> Form | None:
+    """The constraint of the flags; a schema is read from its file."""
+    patterns, schema = args.matches, None
+    if args.schema is not None:
+        try:
+            schema = json.loads(files.read(args.schema))
+        except ValueError as error:
+            raise InputError(f"{args.schema!r} is not JSON", str(error)) from None
+    return form(patterns[0] if patterns and len(patterns) == 1 else patterns, args.choices, schema)
+
+
 def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
     """A dialogue of one question, after what the system is told."""
     first = [] if system is None else [{"role": "system", "content": system}]
@@ -282,6 +297,11 @@ def add_generate(parser: ArgumentParser) -> None:
     flag(parser, "--system TEXT", "with --chat: the system message")
     about = "the text ends before this string; several times for several"
     parser.add_argument("--stop", action="append", metavar="TEXT", help=about)
+    about = "the whole text matches this regular expression; several times for the holes of a canvas"
+    parser.add_argument("--matches", action="append", metavar="REGEX", help=about)
+    about = "the text is one of several; once for each of them"
+    parser.add_argument("--choices", action="append", metavar="TEXT", help=about)
+    flag(parser, "--schema FILE", "the text is JSON of the JSON Schema in this file; of a list of them, each hole")
     flag(parser, "--recipe NAME", "settings from `unmask recipes`, a .toml or .json file, or none: no defaults")
     flag(parser, "--json", "print one JSON object for each prompt")
     flag(parser, "--logprobs N", "with --json or -o: every token when it was written, and the N most probable ones")

@@ -21,7 +21,7 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import AlikeWarning, InputError, UnmaskError, many
 from unmask.evaluate.run import suits
 from unmask.models import default_recipe, load
-from unmask.tasks import TASKS, Example, Task, files, problems, puzzle_of
+from unmask.tasks import TASKS, Example, Task, files, in_form, problems, puzzle_of
 from unmask.tasks.countdown import problem_text
 from unmask.tasks.grading.steps import equations
 from unmask.tasks.puzzles import sudoku
@@ -35,7 +35,7 @@ def run_solve(args: Namespace) -> int:
     """Solve a puzzle with the bundled model; the exit status is 1 where its answer is wrong."""
     warnings.simplefilter("ignore", AlikeWarning)  # it is noted below the answer
     name, given = _puzzle(args.puzzle)
-    task = TASKS[name]
+    task = in_form(TASKS[name]) if args.constrained else TASKS[name]
     model_name = str(args.model or task.bundled)
     # what is asked says how long the answer is
     recipe = flags.for_model(args, _default(task, model_name), model_name, canvas=True)
@@ -50,7 +50,9 @@ def run_solve(args: Namespace) -> int:
     suits(task, model)
     with show.following() as on_event:
         canvases = [kind.canvas(puzzle)]
-        found = decode_batch(model, canvases=canvases, recipe=recipe, trace=args.trace, on_event=on_event)[0]
+        how = {"recipe": recipe, "trace": args.trace, "on_event": on_event}
+        how |= {"matches": task.form if task.constrained else None}
+        found = decode_batch(model, canvases=canvases, **how)[0]
     answer = kind.answer(found.tokens)
     wrong = kind.fault(answer, puzzle)
     if args.json:
@@ -85,7 +87,8 @@ def _work_out(args: Namespace, recipe: Recipe, question: str) -> int:
     example = Example("0", {"question": question}, "")
     with show.following() as on_event:
         answer = [lambda text: task.extract(text, example)] if recipe.build_search().choose.needs_answers else None
-        found = decode_batch(model, [question], recipe=recipe, answer=answer, trace=args.trace, on_event=on_event)[0]
+        how = {"recipe": recipe, "answer": answer, "trace": args.trace, "on_event": on_event}
+        found = decode_batch(model, [question], **how, matches=task.form if args.constrained else None)[0]
     stated, wrong, steps = problems.stated(found.text), problems.fault(found.text), equations(found.text)
     if args.json:
         false = [equation for equation, true in steps if not true]
@@ -215,6 +218,7 @@ def add_solve(parser: ArgumentParser) -> None:
     flag(parser, "--model NAME", "a directory with a model of your own instead")
     flag(parser, "--device NAME", "cpu, a GPU like cuda, or auto [cpu]", "cpu")
     flag(parser, "--recipe NAME", "settings from a .toml or .json file, or none: not the model's default")
+    flag(parser, "--constrained", "decode the answer in the form of right ones only: countdowns and word problems")
     flag(parser, "--json", "print one JSON object")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     flags.add(parser)

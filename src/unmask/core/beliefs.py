@@ -7,12 +7,13 @@ else, puts rows through the head in chunks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from unmask.core.constraint import Allowed
 from unmask.core.denoiser import Denoiser, Head
 from unmask.core.gpu import head as fused
 from unmask.core.state import State
@@ -38,6 +39,16 @@ class Beliefs:
     best: Tensor  # [B, L] int64: the most probable token, lowest id on ties
     standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
     pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which an unfiltered draw needs no sweep
+    limited: Beliefs | None = field(default=None, kw_only=True)  # the same of the tokens that a constraint allows
+    fitting: Fitting | None = field(default=None, kw_only=True)  # or the most probable of them alone
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The most probable token that a constraint allows at each position."""
+
+    best: Tensor  # [B, L] int64: the lowest id on ties
+    top: Tensor  # [B, L] its log-probability in the model's own distribution
 
 
 @dataclass(frozen=True)
@@ -81,18 +92,25 @@ class DrawRule:
 
 
 def weigh(
-    hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, keep: bool = False, penalty: Penalty | None = None
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    tokens: Tensor,
+    keep: bool = False,
+    penalty: Penalty | None = None,
+    allowed: Allowed | None = None,
 ) -> Beliefs:
     """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere.
 
     `keep`: also store the mass of each piece of the vocabulary, so that an unfiltered draw needs no second sweep.
-    `penalty`: the beliefs of the model with these logits lowered.
+    `penalty`: the beliefs of the model with these logits lowered. `allowed`: also those of the allowed tokens alone.
     """
     head = head if penalty is None else penalty.on(head, hidden)
     if fused.usable(hidden, head):
         fields, pieces = fused.weigh(hidden, head, where, tokens, keep=keep)
-        return Beliefs(*fields, pieces=pieces)
-    return weigh_reference(hidden, head, where, tokens)
+        found = Beliefs(*fields, pieces=pieces)
+        return found if allowed is None else _limited(found, hidden, head, where, tokens, allowed)
+    return weigh_reference(hidden, head, where, tokens, allowed)
 
 
 def ask(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor) -> Beliefs:  # rows [R]
@@ -100,10 +118,12 @@ def ask(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: T
     return ask_cached(denoiser, state, rows, where, tokens)[0]
 
 
-def ask_cached(denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor) -> tuple[Beliefs, Any]:
+def ask_cached(
+    denoiser: Denoiser, state: State, rows: Tensor, where: Tensor, tokens: Tensor, allowed: Allowed | None = None
+) -> tuple[Beliefs, Any]:
     """`ask`, and the cache of the whole state after it."""
     hidden, cache = denoiser.look(state, rows)
-    found = weigh(hidden, denoiser.head, where, tokens)
+    found = weigh(hidden, denoiser.head, where, tokens, allowed=allowed)
     if not bool((found.normaliser.isfinite() | ~where).all()):
         raise ModelError(f"{denoiser.name} gave logits that are no distribution", "check its weights, dtype and input")
     return found, cache
@@ -115,14 +135,22 @@ def is_unfiltered(how: DrawRule) -> bool:
 
 
 def draw(
-    hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule, beliefs: Beliefs | None = None
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    dice: Tensor,
+    how: DrawRule,
+    beliefs: Beliefs | None = None,
+    allowed: Allowed | None = None,
 ) -> Drawn:
     """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere.
 
     `beliefs`: the result of `weigh` there, under the same penalty. Where it kept its pieces, an unfiltered draw needs
-    no sweep.
+    no sweep. `allowed`: the only tokens that are drawn.
     """
     head = head if how.penalty is None else how.penalty.on(head, hidden)
+    if allowed is not None:
+        return draw_reference(hidden, head, where, dice, how, allowed, beliefs)
     if beliefs is not None and beliefs.pieces is not None and is_unfiltered(how):
         drawn = fused.draw_from(beliefs.pieces, hidden, head, where, dice)
         return Drawn(*drawn, beliefs.entropy, beliefs.top, beliefs.second)
@@ -131,29 +159,70 @@ def draw(
     return draw_reference(hidden, head, where, dice, how)
 
 
-def weigh_reference(hidden: Tensor, head: Head, where: Tensor, tokens: Tensor) -> Beliefs:
+def weigh_reference(
+    hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, allowed: Allowed | None = None
+) -> Beliefs:
     """`weigh` in tensor operations, on any device and in any precision."""
-    tokens = tokens[where]
+    tokens, place = tokens[where], where.nonzero(as_tuple=True)
 
-    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
-        sums, standing = _sums(logits), tokens[at]
+    def numbers(logits: Tensor, standing: Tensor) -> tuple[Tensor, ...]:
+        sums = _sums(logits)
         stands = (logits.gather(1, standing.clamp(max=head.width - 1)[:, None])[:, 0] - sums.base) - sums.log
         stands = stands.where(standing < head.width, -torch.inf)
         return sums.entropy(), sums.normaliser, sums.top, sums.second, sums.best, stands
 
-    return _sweep(Beliefs, hidden, head, where, one)
+    def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        found = numbers(logits, tokens[at])
+        if allowed is None:
+            return found
+        here = place[0][at], place[1][at]
+        if allowed.full:
+            return *found, *numbers(allowed.only(logits, here), tokens[at])
+        _, normaliser, top, _, best, _ = found
+        out = ~allowed.has(here, best)
+        high, other = allowed.only(logits[out], (here[0][out], here[1][out])).max(1)
+        high = (high - normaliser[out]).where(high.isfinite(), torch.nan)
+        return *found, best.masked_scatter(out, other), top.masked_scatter(out, high.to(top.dtype))
+
+    def laid(*numbers: Tensor) -> Beliefs:
+        own, rest = numbers[:6], numbers[6:]
+        return Beliefs(*own, limited=Beliefs(*rest)) if len(rest) == 6 else Beliefs(*own, fitting=Fitting(*rest))
+
+    return _sweep(Beliefs if allowed is None else laid, hidden, head, where, one)
 
 
-def draw_reference(hidden: Tensor, head: Head, where: Tensor, dice: Tensor, how: DrawRule) -> Drawn:
+def _limited(found: Beliefs, hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, allowed: Allowed) -> Beliefs:
+    """The beliefs of kernels that know no constraint, with those of the allowed tokens."""
+    if allowed.full:
+        return replace(found, limited=weigh_reference(hidden, head, where, tokens, allowed).limited)
+    place = where.nonzero(as_tuple=True)
+    fits = torch.ones_like(where).index_put(place, allowed.has((place[0], place[1]), found.best[place]))
+    other = weigh_reference(hidden, head, where & ~fits, tokens, allowed).fitting
+    assert other is not None
+    return replace(found, fitting=Fitting(found.best.where(fits, other.best), found.top.where(fits, other.top)))
+
+
+def draw_reference(
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    dice: Tensor,
+    how: DrawRule,
+    allowed: Allowed | None = None,
+    beliefs: Beliefs | None = None,
+) -> Drawn:
     """`draw` in tensor operations, on any device and in any precision."""
-    dice = dice[where]
+    dice, place = dice[where], where.nonzero(as_tuple=True)
+    known = None if allowed is None or beliefs is None else beliefs.normaliser[where]
 
     def one(logits: Tensor, at: Tensor) -> tuple[Tensor, ...]:
-        changed = filtered(logits, how)
+        changed = filtered(logits if allowed is None else allowed.only(logits, (place[0][at], place[1][at])), how)
         sums = _sums(changed)
         token = sums.best if how.temperature == 0 else _inverse(sums.shares, dice[at])
         log = (changed.gather(1, token[:, None])[:, 0] - sums.base) - sums.log
-        raw = log if changed is logits else logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(1)
+        raw = log
+        if changed is not logits:
+            raw = logits.gather(1, token[:, None])[:, 0] - (logits.logsumexp(1) if known is None else known[at])
         return token, raw, log, sums.entropy(), sums.top, sums.second
 
     return _sweep(Drawn, hidden, head, where, one)
@@ -193,6 +262,13 @@ def draw_float32(
 
 def most_probable(beliefs: Beliefs) -> Drawn:
     """The draw at temperature 0 without filters, without another sweep."""
+    if beliefs.limited is not None:
+        of = beliefs.limited
+        own = of.top + (of.normaliser - beliefs.normaliser)
+        return Drawn(of.best, own, of.top, of.entropy, of.top, of.second)
+    if beliefs.fitting is not None:
+        best, top = beliefs.fitting.best, beliefs.fitting.top
+        return Drawn(best, top, top, beliefs.entropy, beliefs.top, beliefs.second)
     return Drawn(beliefs.best, beliefs.top, beliefs.top, beliefs.entropy, beliefs.top, beliefs.second)
 
 
@@ -218,7 +294,7 @@ def _tempered(logits: Tensor, temperature: float) -> Tensor:
 
 
 def _sweep(
-    kind: type[Numbers],
+    kind: Callable[..., Numbers],
     hidden: Tensor,
     head: Head,
     where: Tensor,

@@ -34,6 +34,7 @@ class Purpose(enum.IntEnum):
     REOPEN = 5  # which positions a copy masks again
     NOISE = 4  # which positions of a known text are masked, and how many
     LOOK = 6  # into which half of a finished answer a position falls
+    REPAIR = 7  # which token is drawn where several written at once break a constraint
 
 
 def _multiply(constant: int, word: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,7 @@ class Potential:
     score: Callable[[State, int], Tensor]  # state, size of the vocabulary -> [B] float64
     since: bool = False
     reads: bool = False  # on the host, so that its steps cannot be recorded
+    weighs_draws: bool = False  # by `State.token_weight`
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,8 @@ def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Te
     many = (search.reopen * written.sum(1).double() + 1e-9).long()  # a share that is whole up to rounding is whole
     again = rank(order, written, exact=True).first(many)
     tokens = state.tokens.masked_fill(again, state.vocab.mask)
-    return state.replace(tokens=tokens, token_logp=state.token_logp.masked_fill(again, 0.0))
+    logp, weight = state.token_logp.masked_fill(again, 0.0), state.token_weight.masked_fill(again, 0.0)
+    return state.replace(tokens=tokens, token_logp=logp, token_weight=weight)
 
 
 def _ancestors(search: Search, state: State, step: Step, taking: Tensor, weights: Tensor) -> Tensor:  # [P, K]

@@ -119,6 +119,7 @@ class State:
     log_weight: Tensor  # [B] float64: accumulated since the last resampling
     token_logp: Tensor  # [B, L] float64: log-probability of each token when it was written, of the model's own, nats
     score: Tensor  # [B] float64: what the potential's score was when it was last asked
+    token_weight: Tensor  # [B, L] float64: log of its probability over that in the draw; 0 without a constraint
     look: Tensor  # [B] float64: mean -log p at a second look, nats a position; NaN before it, and where there was none
     front: Tensor  # [B] int64: positions of a lower rank are final; the length of the canvas where all are
     memory: Tensor  # [B, M] int64: numbers that the sampler keeps; 0 at the start
@@ -266,6 +267,7 @@ def begin(
         log_weight=zero,
         token_logp=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         score=zero,
+        token_weight=torch.zeros(rows, tokens.shape[1], dtype=torch.float64, device=tokens.device),
         look=zero + torch.nan,
         front=torch.zeros_like(slot),
         memory=torch.zeros(rows, memory, dtype=torch.int64, device=tokens.device),

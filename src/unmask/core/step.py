@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unmask.core import dice
 from unmask.core.beliefs import Beliefs, Drawn, DrawRule, draw, draw_float32, is_unfiltered, most_probable, weigh
+from unmask.core.constraint import Constraint
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
+from unmask.core.limits import Drawing, Limit, takes_best
 from unmask.core.resampling import Resampled, Search, reopen
 from unmask.core.sampler import Sampler, StepInput, Written, front
 from unmask.core.state import State, Step, change, one_of, remember, tail, take
@@ -35,6 +38,8 @@ class Rules:
     fill_tail: bool = False  # fill what follows a decided EOS at once
     skip_tail: bool = False  # leave what follows a decided EOS out of the state entropy
     scope: str = "region"  # state entropy over the masks of the whole "region" or of the current "block"
+    constraint: Constraint | None = None  # what the text must be in the end
+    constrained_entropy: bool = False  # beliefs are those of the tokens that the constraint allows
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,24 @@ class Setup:
     keeps_hidden: bool = False  # moments hold the hidden states
     weigh: Callable[..., Beliefs] = weigh
     draw: Callable[..., Drawn] = draw
+
+    @property
+    def limit(self) -> Limit | None:
+        """The constraint, and what is asked of it; None: there is none."""
+        rules, potential = self.rules, self.search.potential
+        if rules.constraint is None:
+            return None
+        weighs = potential is not None and potential.weighs_draws
+        full = rules.constrained_entropy or self.sampler.filters or weighs
+        return Limit(rules.constraint, rules.constrained_entropy, takes_best(rules.draw), full)
+
+    def asked(self, state: State, where: Tensor) -> dict[str, Any]:
+        """What a sweep at the positions `where` [B, L] is given besides: the allowed tokens, if it needs them."""
+        return {} if self.limit is None else self.limit.asked(state, where)
+
+    def measured(self, beliefs: Beliefs) -> Beliefs:
+        """The beliefs that entropies and samplers go by."""
+        return beliefs if self.limit is None else self.limit.measured(beliefs)
 
     def active(self, state: State, step: Step) -> Tensor:  # [B] bool
         """The rows that take this step. Where particles meet at blocks, those ahead of the others wait."""
@@ -159,11 +182,12 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     first = _first_equal(setup, state, carry.known, want)
     state, known, tally = _look(setup, state, carry.known, want, first, carry.tally)
     known, beliefs = _weigh(setup, state, known, want, first, faults)
-    entropy = state_entropy(beliefs.entropy, counted)
+    measured = setup.measured(beliefs)
+    entropy = state_entropy(measured.entropy, counted)
     state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
     ahead = state.entropy
     if state.vocab.eos and not rules.skip_tail:
-        ahead = state_entropy(beliefs.entropy, counted & ~tail(state))
+        ahead = state_entropy(measured.entropy, counted & ~tail(state))
 
     resampled, due = None, _due(setup, carry)
     if due is not None:
@@ -185,7 +209,7 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     tally = replace(tally, steps=tally.steps + active)
 
     number, hidden = step if isinstance(step, int) else -1, known.hidden if setup.keeps_hidden else None
-    beliefs = replace(beliefs, pieces=None)
+    beliefs = replace(setup.measured(beliefs), pieces=None, limited=None, fitting=None)
     moment = Moment(number, after, state.tokens, active, entropy, resampled, beliefs, tally, hidden)
     known = known.after(changed) if setup.skips_rows else Known(known.stale | changed)
     block = _first_block(state, active) if setup.meets(state) else carry.block
@@ -312,7 +336,7 @@ def _weigh(
     where = _leads(setup, first, need.any(1))[:, None] & need
     rule = _draw_rule(setup, state)
     keep = not setup.skips_rows and is_unfiltered(rule) and rule.penalty is None
-    beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep)
+    beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep, **setup.asked(state, where))
     bad = where & ~beliefs.normaliser.isfinite()
     empty = bad & beliefs.normaliser.isneginf()
     faults.note("empty", empty.any(1))
@@ -335,9 +359,16 @@ def _act(
     judged = beliefs  # what the sampler ranks and proposes by
     if how.penalty is not None:
         want, keep = setup.sampler.want(state, step) & active[:, None], not setup.skips_rows and is_unfiltered(how)
-        judged = setup.weigh(hidden, denoiser.head, want, state.tokens, keep, how.penalty)
+        more = setup.asked(state, want)
+        judged = setup.weigh(hidden, denoiser.head, want, state.tokens, keep, how.penalty, **more)
+    limited = None
+    if setup.limit is not None:
+        about = (setup.limit, state, step, hidden, denoiser.head, judged, how, setup.draw)
+        limited = Drawing(*about, lambda rows: faults.note("unmet", rows))
 
     def draw(where: Tensor) -> Drawn:
+        if limited is not None:
+            return limited.draw(where)
         if how.temperature == 0 and not how.ban and how.top_k is None and how.top_p is None:
             return most_probable(judged)
         drawn = setup.draw(hidden, denoiser.head, where, state.uniform(step, Purpose.TOKEN), how, judged)
@@ -350,18 +381,25 @@ def _act(
         faults.note("banned", (where & drawn.log.isnan()).any(1))
         return drawn
 
-    written = setup.sampler.act(StepInput(state, step, judged, draw, setup.rules.late, draw_or_stay))
+    turn = StepInput(state, step, setup.measured(judged), draw, setup.rules.late, draw_or_stay)
+    written = setup.sampler.act(turn)
     tokens = written.tokens if isinstance(written, Written) else written
     tokens = tokens.where(state.writable & active[:, None], state.tokens)
     after = state.replace(tokens=tokens)
     new = (tokens != state.tokens) & ~after.masked
+
+    def own(log: Tensor, tokens: Tensor) -> Tensor:
+        """Back to the model's own distribution: its logit, under its own normaliser."""
+        if how.penalty is None:
+            return log
+        raised = how.penalty.amount * one_of(tokens, how.penalty.ids)
+        return log + raised + (setup.measured(judged).normaliser - setup.measured(beliefs).normaliser)
+
     if isinstance(written, Written):
-        log = written.log_prob
-        if how.penalty is not None:  # back to the model's own distribution: its logit, under its own normaliser
-            raised = how.penalty.amount * one_of(tokens, how.penalty.ids)
-            log = log + raised + (judged.normaliser - beliefs.normaliser)
+        log = own(written.log_prob, tokens)
     else:
-        log = setup.weigh(hidden, denoiser.head, new, tokens, False).standing
+        more = setup.asked(state, new) if setup.rules.constrained_entropy else {}
+        log = setup.measured(setup.weigh(hidden, denoiser.head, new, tokens, False, **more)).standing
     after = after.replace(token_logp=log.double().where(new, state.token_logp).masked_fill(after.masked, 0.0))
     if isinstance(written, Written) and written.memory is not None:
         after = after.replace(memory=written.memory.where(active[:, None], state.memory))
@@ -370,6 +408,8 @@ def _act(
         after = after.replace(tokens=after.tokens.masked_fill(over, state.vocab.eos[0]))
     if setup.rules.fill_tail:
         after = after.replace(tokens=after.tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
+    if limited is not None:
+        after = limited.settled(after, own)
     if not setup.sampler.scheduled:
         same = (after.tokens == state.tokens).all(1) & (after.memory == state.memory).all(1)
         faults.note("still", active & same)
@@ -385,7 +425,7 @@ def _draw_rule(setup: Setup, state: State) -> DrawRule:
 
 # --- faults ----------------------------------------------------------------------------------------------------------
 
-KINDS = ("empty", "broken", "banned", "still")
+KINDS = ("empty", "broken", "banned", "still", "unmet")
 ROWS = 2**32  # more than there ever are
 
 
@@ -426,6 +466,11 @@ class Faults:
                 f"step {self.step}, row {row}: every token that {self.model} allows is banned",
                 "ban fewer; the mask is never drawn",
             )
+        if kind == "unmet":
+            what = (
+                f"step {self.step}, row {row}: {self.model} gives all tokens that the constraint allows probability 0"
+            )
+            return ModelError(what, "allow more, or ask another model")
         return ProgressError(
             f"step {self.step}, row {row}: the sampler decided nothing",
             "one without a schedule must decide at least one position in every step",

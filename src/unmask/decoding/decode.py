@@ -26,6 +26,8 @@ from unmask.decoding import trace as traces
 from unmask.decoding.defaults import canonical, resolve
 from unmask.decoding.ends import Stops, stop_strings
 from unmask.decoding.finish import Reading, finished
+from unmask.decoding.form import Form, Schema
+from unmask.decoding.form import form as form_of
 from unmask.decoding.prompt import (
     HOLE,
     MARKER,
@@ -68,6 +70,10 @@ def decode(
     logprobs: int | None = None,
     reward: Reward | None = None,
     verify: Verify | None = None,
+    matches: str | Sequence[str | None] | None = None,
+    choices: Sequence[str] | Sequence[Sequence[str] | None] | None = None,
+    schema: Schema | Sequence[Schema | None] | None = None,
+    form: Form | None = None,
     watch: OnEvent | None = None,
     **settings: Any,
 ) -> Result:
@@ -80,8 +86,11 @@ def decode(
     `logprobs` the result, and the events, hold the log-probability of every token when it was written, and of this many
     most probable ones. `verify` is a function of a text that says whether it is right: paths come in waves, as with
     `until`, and the first one that is right is returned. `reward` is a function of a text that gives a number: the
-    potential `reward` asks it in the walk, with [MASK] for what is open, and the choice `reward` at the end. `watch` is
-    the former name of `on_event`.
+    potential `reward` asks it in the walk, with [MASK] for what is open, and the choice `reward` at the end.
+
+    The whole text matches the regular expression `matches`, is one of `choices`, or is JSON of a `schema`; of a canvas
+    each hole, or each its own if a list is given. `form` is such a constraint, made before. `watch` is the former name
+    of `on_event`.
     """
     on_event = _renamed(on_event, watch)
     _check_one(prompt, canvas, settings)
@@ -103,6 +112,10 @@ def decode(
         logprobs=logprobs,
         reward=reward,
         verify=verify,
+        matches=matches,
+        choices=choices,
+        schema=schema,
+        form=form,
         **settings,
     )[0]
 
@@ -125,6 +138,10 @@ def decode_batch(
     on_results: OnResults | None = None,
     reward: Reward | None = None,
     verify: Verify | None = None,
+    matches: str | Sequence[str | None] | None = None,
+    choices: Sequence[str] | Sequence[Sequence[str] | None] | None = None,
+    schema: Schema | Sequence[Schema | None] | None = None,
+    form: Form | None = None,
     watch: OnEvent | None = None,
     **settings: Any,
 ) -> list[Result]:
@@ -145,6 +162,7 @@ def decode_batch(
     recipe, at_most = _chosen(model, recipe, settings, prompts is None)
     _check_kinds(recipe, answer, (prompts, canvases, seeds))
     _check_reward(recipe, reward, answer)
+    form = _form(form, form_of(matches, choices, schema), recipe, stops)
     _check_numbers(n, batch_size, logprobs)
     rows = layout(model, prompts, canvases, recipe, at_most)
     answer = _valued(reward) if recipe.build_search().choose.name == "reward" else answer
@@ -159,13 +177,15 @@ def decode_batch(
     used = [_fitted(recipe, row) if at_most else recipe for row in rows]
     if in_waves(recipe, verify):
         attempts = [Attempt(*one, verify) for one in zip(range(len(rows)), rows, used, keys, strict=True)]
-        reading = Reading(rows, stops, logprobs)
+        reading = Reading(rows, stops, logprobs, form)
         return _told(_in_waves(model, attempts, recipe, size, reading, trace, on_event, on_results))
     found: list[Result] = []
     for begin in range(0, max(1, len(rows)), size):  # once where there are none, which is refused
         part = slice(begin, begin + size)
-        given = rows[part], used[part], keys[part], asked[part]
-        new = _together(model, *given, recipe, stops, trace, on_event, logprobs, begin, reward)
+        given = used[part], keys[part], asked[part]
+        new = _together(
+            model, Reading(rows[part], stops, logprobs, form), *given, recipe, trace, on_event, begin, reward
+        )
         found += new
         if on_results is not None:
             on_results(len(found), len(rows), new)
@@ -214,7 +234,7 @@ def _in_waves(
     search, found = recipe.build_search(), dict[int, Result]()
     most = most_paths(recipe)
     for stage in stages(recipe):
-        check(model, [one.canvas for one in attempts], stage.replace(calibrated=None))
+        check(model, [one.canvas for one in attempts], stage.replace(calibrated=None), reading.form)
     _check_calibrated(model, recipe)
     with traces.recording(model, trace, on_event) as record:
         events = None
@@ -243,7 +263,7 @@ def run_wave(
     """The next wave of attempts that all have the same width: their paths, costs and figures grow."""
     began, each = time.perf_counter(), some[0].width
     rows, keys = [one.canvas for one in some], [one.key for one in some]
-    denoiser, sampler, search, rules = _parts(model, stages(recipe)[some[0].stage], whole=recipe)
+    denoiser, sampler, search, rules = _parts(model, stages(recipe)[some[0].stage], whole=recipe, form=reading.form)
     first = torch.tensor([one.first for one in some], device=denoiser.device).repeat_interleave(each)
     state = start(denoiser, rows, keys, sampler, each)
     state = state.replace(slot=state.slot + first, origin=state.origin + first)
@@ -268,27 +288,25 @@ def run_wave(
 
 def _together(
     model: Denoiser,
-    rows: Sequence[Canvas],
+    reading: Reading,
     used: Sequence[Recipe],
     keys: list[int],
     asked: Sequence[Answer | None],
     recipe: Recipe,
-    stops: Sequence[str],
     trace: str | Path | None,
     on_event: OnEvent | None,
-    logprobs: int | None,
     first: int,
     reward: Reward | None,
 ) -> list[Result]:
     """Rows that go through the network together, from number `first` on; each has its recipe in `used`."""
-    began = time.perf_counter()
-    denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe)
+    began, rows = time.perf_counter(), reading.rows
+    denoiser, state, sampler, search, rules = prepare(model, rows, keys, recipe, reading.form)
     if reward is not None and search.potential is POTENTIALS["reward"]:
         search = replace(search, potential=rewarding(reward, denoiser, rows))
     with traces.recording(model, trace, on_event) as record:
         if record:
             record(_started(denoiser, rows, used, keys, search.particles))
-        parts = (denoiser, state, sampler, search, rules, Reading(rows, stops, logprobs), record)
+        parts = (denoiser, state, sampler, search, rules, reading, record)
         found = finished(*parts, search.looks(sampler))
         answers = _answers(found.particles, asked) if search.choose.needs_answers else []
         chosen = search.choose(found.state, answers)
@@ -339,20 +357,27 @@ def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[
 
 
 def prepare(
-    model: Denoiser, rows: Sequence[Canvas], keys: Sequence[int], recipe: Recipe
+    model: Denoiser, rows: Sequence[Canvas], keys: Sequence[int], recipe: Recipe, form: Form | None = None
 ) -> tuple[Denoiser, State, Sampler, Search, Rules]:
     """The arguments of `walk`, after every check that needs no network."""
-    denoiser, sampler, search, rules = _parts(model, recipe)
-    return denoiser, start(denoiser, rows, keys, sampler, search.particles), sampler, search, rules
+    denoiser, sampler, search, rules = _parts(model, recipe, form=form)
+    state = start(denoiser, rows, keys, sampler, search.particles)
+    if rules.constraint is not None:
+        rules.constraint.check(state.tokens[:: search.particles], state.writable[:: search.particles])
+    return denoiser, state, sampler, search, rules
 
 
-def check(model: Denoiser, rows: Sequence[Canvas], recipe: Recipe) -> None:
+def check(model: Denoiser, rows: Sequence[Canvas], recipe: Recipe, form: Form | None = None) -> None:
     """The checks of `prepare`, without building a State."""
-    denoiser, sampler, search, _ = _parts(model, recipe)
+    denoiser, sampler, search, rules = _parts(model, recipe)
     check_rows(denoiser, rows, sampler, search.particles)
+    if form is not None:
+        form.check(model, [row.tokens for row in rows], rules)
 
 
-def _parts(model: Denoiser, recipe: Recipe, whole: Recipe | None = None) -> tuple[Denoiser, Sampler, Search, Rules]:
+def _parts(
+    model: Denoiser, recipe: Recipe, whole: Recipe | None = None, form: Form | None = None
+) -> tuple[Denoiser, Sampler, Search, Rules]:
     """The parts of a walk that do not depend on its rows. `whole` is the recipe that this one is a stage of."""
     _check_calibrated(model, whole or recipe)
     denoiser, recipe = _attending(model, recipe)
@@ -366,7 +391,33 @@ def _parts(model: Denoiser, recipe: Recipe, whole: Recipe | None = None) -> tupl
         table = background.load(recipe.background)
         table.check(model)
         sampler = with_background(sampler, table)
-    return denoiser, sampler, search, recipe.build_rules(denoiser.vocab, denoiser.head.width)
+    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
+    if form is not None:
+        rules = replace(rules, constraint=form.rules(denoiser, rules))
+    return denoiser, sampler, search, rules
+
+
+def _form(given: Form | None, made: Form | None, recipe: Recipe, stops: Sequence[str]) -> Form | None:
+    """The constraint, after the checks of what goes with it."""
+    if given is not None and made is not None:
+        raise InputError("form is a constraint by itself", "leave it, or matches, choices and schema out")
+    form = made if given is None else given
+    check_form(form, recipe)
+    if form is not None and stops:
+        raise InputError("a stop string would cut what the constraint promises", "leave stop out")
+    return form
+
+
+def check_form(form: Form | None, recipe: Recipe) -> None:
+    """Refuse settings that have no effect without a constraint."""
+    if form is None and recipe.get("constrained_entropy"):
+        way_out = "give matches, choices or schema, or leave it out"
+        raise SettingError(
+            "constrained_entropy has no effect without a constraint", way_out, setting="constrained_entropy"
+        )
+    if form is None and recipe.build_search().potential is POTENTIALS["constraint"]:
+        way_out = "give matches, choices or schema, or another potential"
+        raise SettingError("potential constraint weighs by a constraint", way_out, setting="potential")
 
 
 def _valued(reward: Reward | None) -> Answer:

@@ -18,6 +18,7 @@ from unmask.core.step import Rules, Tally
 from unmask.core.walk import walk
 from unmask.decoding import trace as traces
 from unmask.decoding.ends import cut, finish, shown
+from unmask.decoding.form import Form
 from unmask.decoding.prompt import Canvas
 from unmask.decoding.result import Particle
 from unmask.decoding.trace import OnEvent
@@ -32,6 +33,7 @@ class Reading:
     rows: Sequence[Canvas]  # one a prompt
     stops: Sequence[str] = ()
     logprobs: int | None = None
+    form: Form | None = None  # what the texts must be
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ def finished(
         state, tally = moment.state, moment.tally
     if looks:
         before = None if known is None else _known(state, known)
-        state, tally = look(without_approximation(denoiser), state, tally, known=before)
+        limit = rules.constraint if rules.constrained_entropy else None
+        state, tally = look(without_approximation(denoiser), state, tally, known=before, constraint=limit)
     particles = _particles(denoiser, reading, state, tally.steps.tolist(), _along(moments))
     if written:
         decided = written.tokens(denoiser.tokenizer, denoiser.vocab)

@@ -291,7 +291,8 @@ class Recipe:
             raise SettingError("every token is banned", "leave at least one", setting="ban")
         penalty = Penalty(vocab.eos, self.end_penalty) if self.end_penalty else None
         draw = DrawRule(self.temperature, self.top_k, self.top_p, ban, penalty)
-        return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope)
+        entropy = bool(self.get("constrained_entropy"))
+        return Rules(draw, late, self.fill_tail, self.skip_tail, self.scope, constrained_entropy=entropy)
 
     # --- to and from the outside ---
 

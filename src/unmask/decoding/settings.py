@@ -239,6 +239,8 @@ _TABLE: dict[str, tuple[Setting, ...]] = {
         Setting("skip_tail", bool, "leave all that follows a decided EOS out of the state entropy", default=False),
         Setting("scope", str, "whose masks make up the state entropy",
                 default="region", choices=lambda: {"": ("region", "block")}),
+        Setting("constrained_entropy", bool, "measure entropies and confidences among the tokens that a constraint "
+                "allows, not among all", default=False),
     ),
     SAMPLER: (
         Setting("steps", int, "planned steps", COUNT,

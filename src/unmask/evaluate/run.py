@@ -246,7 +246,7 @@ def _decoded(
 ) -> list[Result]:
     seeds = [recipe.seed + one.number for one in part]
     how: dict[str, Any] = {"recipe": recipe, "seeds": seeds, "on_event": on_event}
-    how |= {"batch_size": size, "on_results": on_results}
+    how |= {"batch_size": size, "on_results": on_results, "matches": task.form if task.constrained else None}
     if task.puzzle is not None:
         return decode_batch(model, canvases=given, **how)
     votes = recipe.build_search().choose.needs_answers

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unmask.core import dice
 from unmask.core.beliefs import ask_cached
+from unmask.core.constraint import Constraint
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.state import State, tail
@@ -22,19 +23,24 @@ ANSWERS = 4  # distinct answers of a prompt that are looked at: those of least s
 
 
 def look(
-    denoiser: Denoiser, state: State, tally: Tally, answers: int = ANSWERS, known: Tensor | None = None
+    denoiser: Denoiser,
+    state: State,
+    tally: Tally,
+    answers: int = ANSWERS,
+    known: Tensor | None = None,
+    constraint: Constraint | None = None,
 ) -> tuple[State, Tally]:
     """The state with `State.look` of its finished rows, and what that cost: two evaluations for each distinct answer.
 
     The open positions are cut into two random halves, the same for all answers of a prompt. Each half is masked while
     the other stands; the look is the mean -log p of the tokens that were masked, up to an EOS. With attention in blocks
     it is taken block by block, as the model was trained: two evaluations a block. `known` [B] has looks from before;
-    rows where it is NaN are looked at.
+    rows where it is NaN are looked at. With a `constraint` p is that of the token among those that are allowed.
     """
     known = torch.full_like(state.look, torch.nan) if known is None else known
     rows, whose = _chosen(state, answers, known)
     content = state.writable & ~tail(state)
-    logs, asked = each_token(denoiser, state, rows)
+    logs, asked = each_token(denoiser, state, rows, constraint)
     mean = -logs.sum(1) / content.sum(1).clamp(min=1)
     score = known.index_copy(0, rows, mean[rows])
     calls = asked.view(-1, state.particles).amax(1)
@@ -43,7 +49,9 @@ def look(
     return state.replace(look=score[whose]), tally
 
 
-def each_token(denoiser: Denoiser, state: State, rows: Tensor) -> tuple[Tensor, Tensor]:  # [B, L] float64, [B] int64
+def each_token(
+    denoiser: Denoiser, state: State, rows: Tensor, constraint: Constraint | None = None
+) -> tuple[Tensor, Tensor]:  # [B, L] float64, [B] int64
     """The log-probability of each token of these rows given the other half, 0 elsewhere; how often a row was asked."""
     content = state.writable & ~tail(state)
     logs = torch.zeros(state.tokens.shape, dtype=torch.float64, device=state.tokens.device)
@@ -57,7 +65,11 @@ def each_token(denoiser: Denoiser, state: State, rows: Tensor) -> tuple[Tensor, 
             some = rows[hidden[rows].any(1)]
             if len(some):
                 masked = _masked(seen, hidden, block)
-                found, cache = ask_cached(denoiser, masked, some, hidden[some], state.tokens[some])
+                allowed = None
+                if constraint is not None:
+                    allowed = constraint.allowed(masked.tokens[some], masked.writable[some], hidden[some])
+                found, cache = ask_cached(denoiser, masked, some, hidden[some], state.tokens[some], allowed)
+                found = found if found.limited is None else found.limited
                 logs = logs.index_add(0, some, found.standing.double().where(hidden[some], 0.0))
                 asked = asked.index_add(0, some, torch.ones_like(some))
                 seen = seen.replace(cache=cache)

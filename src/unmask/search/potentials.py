@@ -32,6 +32,11 @@ def likelihood(state: State, width: int) -> Tensor:
     return bits(state.log_prob)
 
 
+def constraint(state: State, width: int) -> Tensor:
+    """The log-probability of the tokens over that in the draw, in nats: what a constraint left of the model's mass."""
+    return state.token_weight.sum(1)
+
+
 def reward(state: State, width: int) -> Tensor:
     """A function of the text so far, given in Python; what is open is [MASK] in it."""
     raise SettingError("potential reward needs a function", "give reward= to decode", setting="potential")
@@ -42,5 +47,6 @@ POTENTIALS: dict[str, Potential] = {
     "plain": Potential(plain),
     "relative": Potential(relative),
     "likelihood": Potential(likelihood, since=True),
+    "constraint": Potential(constraint, since=True, weighs_draws=True),
     "reward": Potential(reward, since=True),
 }

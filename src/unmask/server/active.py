@@ -60,6 +60,7 @@ class ActiveRequest:
             wants_events,
             request.logprobs,
             self.client,
+            request.form,
         )
         return queued
 

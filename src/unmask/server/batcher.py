@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from unmask.decoding.decode import Result, decode_batch, in_waves
+from unmask.decoding.form import Form
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import Event, OnEvent, Parts
 from unmask.decoding.waves import most_paths
@@ -62,6 +63,7 @@ class QueuedChoice:
     wants_events: bool = False
     logprobs: int | None = None
     client: str = ""  # the address that asks
+    form: Form | None = None  # what the text must be
     queued_at: float = field(default_factory=time.monotonic)
     closed: bool = False  # answered or cancelled
     seen: int = 0  # events of the current decode
@@ -70,7 +72,7 @@ class QueuedChoice:
     @property
     def kind(self) -> tuple[object, ...]:
         """Choices of one kind are decoded together."""
-        return self.model, self.prompted, self.recipe, self.logprobs is None
+        return self.model, self.prompted, self.recipe, self.logprobs is None, self.form
 
     @cached_property
     def cells(self) -> int:
@@ -317,6 +319,7 @@ class Batcher:
             canvases=None if first.prompted else ids,
             recipe=first.recipe,
             seeds=[choice.seed for choice in batch],
+            form=first.form,
             on_event=self._on_event(batch),
             logprobs=max(tops) if tops else None,
             on_results=on_results if in_waves(first.recipe) else None,

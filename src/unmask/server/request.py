@@ -9,8 +9,9 @@ from itertools import zip_longest
 from typing import Any
 
 from unmask.core.denoiser import Chats, traits
-from unmask.decoding.decode import check, layout
+from unmask.decoding.decode import check, check_form, layout
 from unmask.decoding.defaults import canonical, over
+from unmask.decoding.form import Form, form
 from unmask.decoding.prompt import HOLE, Canvas, Text, encode, fitting_length, from_canvas
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, general, ours, takes
@@ -69,6 +70,7 @@ class ParsedRequest:
     stream: bool
     include_usage: bool  # in the last chunk of a stream
     chat: bool
+    form: Form | None = None  # what the texts must be
 
     @property
     def streams_text(self) -> bool:
@@ -109,7 +111,11 @@ def _parsed(body: Body, config: ServeConfig) -> ParsedRequest:
     recipe = recipe.replace(length=None) if after else recipe
     prompted = not is_canvas and not after
     rows = layout(model, ids if prompted else None, None if prompted else ids, recipe)
-    check(model, rows, recipe)
+    asked = _form(body, recipe, stop)
+    try:
+        check(model, rows, recipe, asked)
+    except InputError as error:
+        raise (error if asked is None else Refusal(400, error.message, error.hint, param=_formed(body)[0])) from None
     canvases = [Canvas(row.tokens, start) for row, start in zip(rows, starts, strict=True)]
     parts = zip_longest(canvases, ids, ends, puzzles)  # there may be no puzzles
     choices = [Choice(canvas, one, end, 0, puzzle) for canvas, one, end, puzzle in parts]
@@ -126,6 +132,7 @@ def _parsed(body: Body, config: ServeConfig) -> ParsedRequest:
         stream=bool(getattr(body, "stream", None)),
         include_usage=_usage(body),
         chat=isinstance(body, schemas.Chat),
+        form=asked,
     )
 
 
@@ -190,6 +197,36 @@ def _choices_and_stops(body: Body) -> tuple[int, tuple[str, ...]]:
     if body.stream_options is not None and not body.stream:
         raise Refusal(400, "stream_options has no effect without stream", "leave it out", param="stream_options")
     return n, stop
+
+
+def _formed(body: Body) -> tuple[str, dict[str, Any]]:
+    """The field that says what the text must be, and that as arguments; no arguments: anything."""
+    found: dict[str, dict[str, Any]] = {}
+    asked = body.response_format
+    if asked is not None and asked.type == "json_object":
+        found["response_format"] = {"schema": {"type": "object"}}
+    if asked is not None and (asked.type == "json_schema") != (asked.json_schema is not None):
+        raise Refusal(400, "json_schema goes with type json_schema", "give both or none", param="response_format")
+    if asked is not None and asked.json_schema is not None:
+        found["response_format"] = {"schema": asked.json_schema.schema_}
+    found |= {} if body.matches is None else {"matches": {"matches": body.matches}}
+    found |= {} if body.choices is None else {"choices": {"choices": body.choices}}
+    if len(found) > 1:
+        raise Refusal(400, f"{' and '.join(found)} exclude each other", "give one of them", param=[*found][1])
+    return next(iter(found.items()), ("response_format", {}))
+
+
+def _form(body: Body, recipe: Recipe, stop: tuple[str, ...]) -> Form | None:
+    """What the text must be."""
+    name, given = _formed(body)
+    if given and stop:
+        raise Refusal(400, f"stop would cut what {name} promises", "leave stop out", param="stop")
+    try:
+        found = form(**given)
+    except InputError as error:
+        raise Refusal(400, error.message, error.hint, param=name) from None
+    check_form(found, recipe)
+    return found
 
 
 def _logprobs(body: Body) -> int | None:

@@ -19,6 +19,8 @@ Stop = str | Annotated[list[str], Field(max_length=STOPS)]
 FIRST = Field(fail_fast=True)  # one error of a list is enough; to collect thousands takes seconds
 Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
 Texts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
+Patterns = Annotated[list[str | None], Field(min_length=1, fail_fast=True)]
+Choices = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 Prompts = Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
 
 
@@ -59,12 +61,35 @@ class Message(Wire):
     name: None = None
 
 
+class NamedSchema(Wire):
+    """A JSON Schema, as OpenAI wraps it."""
+
+    name: str | None = Field(None, description="has no effect")
+    description: str | None = Field(None, description="has no effect")
+    strict: bool | None = Field(None, description="has no effect: the text is always valid")
+    schema_: dict[str, Any] | bool = Field(alias="schema")
+
+
+class ResponseFormat(Wire):
+    """What the text must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
 class Ask(Wire):
     """What all requests have."""
 
     model: str = Field(description="a name of /v1/models")
     max_tokens: int | None = Field(None, description="positions to generate: `length` of a recipe")
     max_completion_tokens: int | None = Field(None, description="the newer name of max_tokens")
+    response_format: ResponseFormat | None = Field(
+        None, description="the text is a JSON object (json_object), or of a schema (json_schema); text is anything"
+    )
+    matches: str | Patterns | None = Field(
+        None, description="the whole text matches this regular expression; of a list, each hole of a canvas"
+    )
+    choices: Choices | None = Field(None, description="the text is one of these")
 
 
 class Answered(Ask):
@@ -109,7 +134,6 @@ class _Chat(Answered):
         None, description="this many most probable ones, too"
     )
     # only the values that change nothing are accepted
-    response_format: dict[str, Any] | None = Field(None, description='only {"type": "text"}')
     tools: list[Any] | None = Field(None, description="only []")
     tool_choice: Any = Field(None, description="only none or auto")
     modalities: Annotated[list[str], FIRST] | None = Field(None, description='only ["text"]')
@@ -130,14 +154,13 @@ NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
     "presence_penalty": ((0,), "leave it out"),
     "logit_bias": (({},), "use `ban` to forbid tokens"),
     "echo": ((False,), "put the prompt before the text yourself"),
-    "response_format": (({"type": "text"},), "leave it out"),
     "tools": (([],), "leave it out"),
     "tool_choice": (("none", "auto"), "leave it out"),
     "modalities": ((["text"],), "leave it out"),
 }
 # fields of OpenAI's that no endpoint here has, or only a chat with a neutral value
 ELSEWHERE = (
-    *("tools", "tool_choice", "functions", "function_call", "response_format", "modalities", "audio", "prediction"),
+    *("tools", "tool_choice", "functions", "function_call", "modalities", "audio", "prediction"),
     *("reasoning_effort", "verbosity", "web_search_options", "prompt_cache_retention", "moderation"),
 )
 

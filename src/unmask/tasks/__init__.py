@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unmask.tasks import countdown, gpqa, gsm8k, humaneval, math500, mbpp, problems, sudoku, sudoku4
-from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task, puzzle_of, shots
+from unmask.tasks.task import Example, Outcome, Program, Puzzle, Run, Task, in_form, puzzle_of, shots
 from unmask.tasks.templates import with_prompt
 
 TASKS: dict[str, Task] = {
@@ -34,6 +34,7 @@ __all__ = [
     "Puzzle",
     "Run",
     "Task",
+    "in_form",
     "puzzle_of",
     "shots",
     "with_prompt",

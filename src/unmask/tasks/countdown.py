@@ -215,6 +215,7 @@ COUNTDOWN = Task(
     puzzle=Puzzle(
         countdown.MASK, countdown.parse, countdown.check, countdown.canvas, countdown.answer, countdown.fault
     ),
+    form=countdown.FORM,
 )
 CHAT = Task(
     name="countdown-chat",

@@ -20,6 +20,8 @@ ENGLISH = frozenset(
     "find number left gives give gave buys costs each them they were was with for from every".split()
 )
 AMOUNTS = frozenset("one two three four five six seven eight nine ten eleven twelve twenty dozen hundred".split())
+EQUATION = r"[0-9]+ [-+*/] [0-9]+ = [0-9]+"
+FORM = rf"( [A-Z][A-Za-z ]* {EQUATION}(, {EQUATION})*( [a-z]+)*\.)+ The answer is [0-9]+\."
 WAY_OUT = "write it like: Tom has 5 apples. Mia has 3 more apples than Tom. How many apples does Mia have?"
 
 # --- questions -------------------------------------------------------------------------------------------------------
@@ -143,4 +145,5 @@ PROBLEMS = Task(
     recipe={"temperature": 0.0},  # a sum has one answer
     group=group,
     fields={"question": named("question")},
+    form=FORM,
 )

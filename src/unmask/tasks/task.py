@@ -139,6 +139,8 @@ class Task:
     wording: Wording = Wording()  # the prompt that `ask` writes
     held: tuple[Example, ...] = ()  # questions that are part of the task; else they come from a file
     defined_in: DefinedIn | None = None  # the user's file that it is from
+    form: str | None = None  # a regular expression that right answers match from end to end
+    constrained: bool = False  # answers are decoded in this form
 
     def examples(self, path: str | Path | None = None, limit: int | None = None) -> list[Example]:
         """The questions of a file; without one, the task's own or those of the hub."""
@@ -176,6 +178,13 @@ class Task:
             raise InputError(f"{self.name} runs no programs", "grade without `running`")
         published, strict = (graded_by(program, run) for program in self.programs)
         return replace(self, as_published=published, strict=strict)
+
+
+def in_form(task: Task) -> Task:
+    """The task with answers decoded in its form; refused where it has none."""
+    if task.form is None:
+        raise InputError(f"{task.name} has no form to decode answers in", "leave --constrained out")
+    return replace(task, constrained=True)
 
 
 def before_any(text: str, stops: Sequence[str]) -> str:

@@ -34,6 +34,7 @@ KEPT = 4  # kinds of step that stay recorded when a walk is over
 def can_record(setup: Setup, state: State) -> bool:
     """True if a step can be captured as a CUDA graph and skipping unchanged rows would save nothing."""
     reads = setup.search.potential is not None and setup.search.potential.reads
+    reads = reads or setup.rules.constraint is not None  # it reads the canvas on the host
     return on_a_gpu(setup, state) and not reads and traits(setup.denoiser).recordable and steady(setup.sampler, state)
 
 

@@ -49,6 +49,13 @@ const EXAMPLES = [
     note: "The text around the holes is given, before and after them.",
   },
   {
+    name: "Fill a form",
+    kind: "text",
+    given: "Ben has 12 red shells and 30 blue shells. Red:[MASK*2] Blue:[MASK*2] More of them are[MASK*2].",
+    matches: [" [0-9]{1,3}", " [0-9]{1,3}", " (red|blue)"],
+    note: "Each hole has a form that it must match: numbers, and one of two words. The order is free.",
+  },
+  {
     name: "Block by block",
     kind: "text",
     fits: ({ recipe }) => recipe.attention === "block" || BLOCKWISE.includes(recipe.sampler),

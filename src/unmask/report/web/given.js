@@ -36,10 +36,28 @@ export class Given {
       this.element.append(this.board.element, this.written);
     } else this.element.append(...written);
     if (model.unmask.chat) this.element.append(make("label", {}, this.chat, "as a message of a chat"));
+    const bound = { id: "form-text", rows: 1, spellcheck: "false", autocomplete: "off", "aria-describedby": "matches-about" };
+    this.matches = make("textarea", { ...bound, oninput: () => change() });
+    if (this.kind === "text") this.element.append(this._form());
+  }
+
+  // What the text must be, folded while it is empty.
+  _form() {
+    const note = "A regular expression that the whole text matches; one on each line for several holes.";
+    const about = make("p", { class: "note", id: "matches-about" }, note);
+    const summary = make("summary", {}, "Form of the text");
+    this.form = make("details", {}, summary, make("label", { for: "form-text" }, "Must match"), this.matches, about);
+    return this.form;
   }
 
   get text() {
     return this.control.value;
+  }
+
+  // Set the patterns, one a line.
+  bind(text) {
+    this.matches.value = text;
+    if (this.form) this.form.open = text !== "";
   }
 
   set(text) {
@@ -52,8 +70,11 @@ export class Given {
   fields() {
     const { text } = this;
     if (this.kind !== "text") return { puzzle: text.trim() };
-    if (/\[MASK(\*\d{1,18})?\]/.test(text)) return { canvas: text };
-    return this.chat.checked ? { messages: [{ role: "user", content: text }] } : { prompt: text };
+    const lines = this.matches.value.split("\n").filter((line) => line !== "");
+    const bound = lines.length ? { matches: lines.length > 1 ? lines : lines[0] } : {};
+    if (/\[MASK(\*\d{1,18})?\]/.test(text)) return { canvas: text, ...bound };
+    if (this.chat.checked) return { messages: [{ role: "user", content: text }], ...bound };
+    return { prompt: text, ...bound };
   }
 
   _typed() {

@@ -7,7 +7,7 @@ import { Given } from "./given.js";
 import { versus } from "./versus.js";
 import { Fault, Wire } from "./wire.js";
 
-const SHARED = ["model", "given", "seed", "length", "chat"]; // names in the address, beside those of recipes
+const SHARED = ["model", "given", "seed", "length", "chat", "matches"]; // names in the address, beside those of recipes
 const SEARCH = { search: "auto", particles: 8 }; // unless the server's flags or the model's recipe name another
 const IDLE = [
   "Pick an example or write your own, then Decode.",
@@ -96,6 +96,7 @@ class Live {
     this.given = new Given(this.chosen, () => this.note());
     this.place.replaceChildren(this.given.element);
     this.given.set(example.given);
+    this.given.bind((example.matches ?? []).join("\n"));
     const usual = this.chosen.unmask.recipe;
     this.length.value = (this.chosen.id === "text" ? example.length : undefined) ?? usual.length ?? "";
     const [a, b] = this.columns;
@@ -171,6 +172,7 @@ class Live {
     const found = new URLSearchParams({ model: this.model.value, given: this.given.text, seed: this.seed.value });
     if (!this.long.hidden) found.set("length", this.length.value);
     if (this.chosen.unmask.chat) found.set("chat", this.given.chat.checked);
+    if (this.given.kind === "text" && this.given.matches.value) found.set("matches", this.given.matches.value);
     for (const column of this.columns.slice(0, this.two ? 2 : 1)) {
       const letter = column.letter.toLowerCase();
       for (const [name, text] of Object.entries(column.form.texts())) found.set(`${letter}.${name}`, text);
@@ -198,6 +200,8 @@ class Live {
     if (found.seed !== undefined) this.seed.value = found.seed;
     if (found.length !== undefined) this.length.value = found.length;
     if (found.chat !== undefined) this.given.chat.checked = found.chat === "true";
+    if (found.matches !== undefined && this.given.kind === "text") this.given.bind(found.matches);
+    else if (found.matches !== undefined) dropped.push("matches");
     const chats = this.chosen.unmask.chat && ["true", "false"].includes(found.chat);
     if (found.chat !== undefined && !chats) dropped.push("chat");
     for (const column of this.columns) {

@@ -16,6 +16,7 @@ export function shell(given, model, recipe) {
   if (!own) words.push("--model", bare(model.id));
   if (model.unmask.device !== "cpu") words.push("--device", bare(model.unmask.device));
   if ("messages" in given) words.push("--chat");
+  for (const one of [given.matches ?? []].flat()) words.push(`--matches=${bare(one)}`);
   words.push("--recipe", "none"); // the flags are all: nothing of the model's default recipe
   for (const [name, value] of Object.entries(recipe)) {
     const flag = name.replaceAll("_", "-");
@@ -29,13 +30,14 @@ export function shell(given, model, recipe) {
 
 export function python(given, model, recipe) {
   const settings = Object.entries(recipe).map(([name, value]) => `${name}=${literal(value)}`);
+  const bound = given.matches === undefined ? "" : `matches=${quoted(given.matches)}, `;
   const where = model.unmask.device === "cpu" ? "" : `, ${quoted(model.unmask.device)}`;
   return [
     `from unmask import Recipe, ${"puzzle" in given ? `${given.kind}, ` : ""}decode, load`,
     "",
     `model = load(${quoted(model.id)}${where})`,
     `recipe = Recipe(${settings.join(", ")})`,
-    `result = decode(model, ${asked(given)[1]}, recipe=recipe, trace="path.jsonl")`,
+    `result = decode(model, ${asked(given)[1]}, ${bound}recipe=recipe, trace="path.jsonl")`,
     "print(result.text)",
     "print(result.path_entropy)  # bits",
     "",

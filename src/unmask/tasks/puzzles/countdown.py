@@ -22,6 +22,16 @@ EQUATION = LEFT + 1 + RIGHT + 1 + LEFT + 1  # with the comma after it, which the
 NUMBER = "(0|[1-9][0-9]{0,17})"
 
 
+def _cell(width: int) -> str:
+    """A pattern of numbers set to the right of this many columns."""
+    longer = [f" {{{width - size}}}[1-9][0-9]{{{size - 1}}}" for size in range(2, width + 1)]
+    return f"({'|'.join([f' {{{width - 1}}}[0-9]', *longer])})"
+
+
+_EQUATION = f"{_cell(LEFT)}[-+*/]{_cell(RIGHT)}={_cell(LEFT)}"
+FORM = f"{_EQUATION}(,{_EQUATION})*"  # of answers as the model writes them
+
+
 @dataclass(frozen=True)
 class Problem:
     """Make the target of all the numbers."""

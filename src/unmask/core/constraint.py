@@ -1,0 +1,49 @@
+"""Allowed and Constraint: the tokens that may be written at each position, so that a row can still be completed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """For each position a row of a table, which holds for each token whether it may be written."""
+
+    row: Tensor  # [B, L] int64
+    table: Tensor  # [M, V] bool; positions of equal sets share a row
+    full: bool = True  # the distribution of the allowed tokens is asked for, not the most probable of them alone
+
+    def has(self, place: tuple[Tensor, Tensor], token: Tensor) -> Tensor:  # [R], [R] each -> [R] bool
+        """Whether a token may be written at each of some positions."""
+        return self.table[self.row[place], token]
+
+    def only(self, logits: Tensor, place: tuple[Tensor, Tensor]) -> Tensor:  # [R, V], [R] each -> [R, V]
+        """Logits with -inf for all tokens that are not allowed."""
+        return logits + self.table[self.row[place]].to(logits.dtype).log_()  # log of 1 and 0: no branch per token
+
+
+Redraw = Callable[[Tensor, Allowed], Tensor]  # where [B, L] bool -> tokens [B, L]
+
+
+class Constraint(Protocol):
+    """What the text of a row must be in the end. It depends on the canvas alone, so that nothing follows a particle."""
+
+    def check(self, tokens: Tensor, writable: Tensor) -> None:  # [B, L], [B, L] bool
+        """Refuse canvases that cannot be completed."""
+        ...
+
+    def allowed(self, tokens: Tensor, writable: Tensor, where: Tensor, full: bool = True) -> Allowed:
+        """The tokens of `where` [B, L] bool, each given all that is decided elsewhere; `full` as in Allowed."""
+        ...
+
+    def settle(self, before: Tensor, after: Tensor, writable: Tensor, redraw: Redraw) -> Tensor:
+        """The tokens [B, L] after a step, such that every row can still be completed.
+
+        Those that the step wrote are kept from left to right as long as they fit together. A position whose token does
+        not keeps its token from before if that fits, and is drawn anew otherwise.
+        """
+        ...

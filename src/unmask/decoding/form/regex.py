@@ -1,0 +1,179 @@
+"""A regular expression in Python's syntax -> the language of the texts that it matches from end to end.
+
+\\d, \\s and \\w are those of ASCII, as in JSON Schema: `re.fullmatch(pattern, text, re.ASCII)`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from unmask.decoding.form.language import (
+    EMPTY,
+    EVERYTHING,
+    Alt,
+    Chars,
+    Language,
+    Range,
+    Repeat,
+    Seq,
+    joined,
+    without,
+)
+from unmask.errors import InputError
+
+if sys.version_info >= (3, 11):
+    from re import _constants as constants
+    from re import _parser as parser
+else:
+    import sre_constants as constants  # type: ignore[import-not-found, unused-ignore]
+    import sre_parse as parser  # type: ignore[import-not-found, unused-ignore]
+
+LONG = 20_000  # characters of a pattern
+REPEATED = 10_000  # times
+CASES = re.compile(r"\(\?[a-zA-Z]*i")
+FEATURES = {  # what no finite automaton has, or none of ours
+    constants.GROUPREF: "a reference to a group",
+    constants.GROUPREF_EXISTS: "a condition on a group",
+    constants.ASSERT: "a look-around",
+    constants.ASSERT_NOT: "a look-around",
+}
+ANCHORS = {
+    constants.AT_BEGINNING: -1,
+    constants.AT_BEGINNING_STRING: -1,
+    constants.AT_END: 1,
+    constants.AT_END_STRING: 1,
+}
+
+
+def refused(pattern: str, why: str, way_out: str = "write it without") -> InputError:
+    """The refusal of a pattern, in one line."""
+    short = pattern if len(pattern) <= 60 else f"{pattern[:57]}…"
+    return InputError(f"the pattern {short!r} has {why}", way_out)
+
+
+def language(pattern: str, search: bool = False) -> Language:
+    """The texts that a pattern matches from end to end; with `search`, those that hold a match, as in JSON Schema."""
+    if len(pattern) > LONG:
+        raise InputError(f"the pattern has {len(pattern):,} characters", f"give at most {LONG:,}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+            tree = parser.parse(pattern, re.ASCII)
+        found = _Reader(pattern, tree.state.flags, search).whole(tree)
+    except re.error as error:
+        raise InputError(f"the pattern {pattern[:60]!r} is not a regular expression", str(error)) from None
+    except (RecursionError, OverflowError):
+        raise refused(pattern, "too many groups in groups", "nest less") from None
+    return found
+
+
+class _Reader:
+    """Reads a parsed pattern."""
+
+    def __init__(self, pattern: str, flags: int, search: bool) -> None:
+        self.pattern, self.flags, self.search = pattern, flags, search
+
+    def whole(self, tree: Any) -> Language:
+        """The language, anchors at its ends removed; without them, and to search, anything may stand around it."""
+        items = list(tree)
+        if self.search and len(items) == 1 and items[0][0] is constants.BRANCH:
+            return Alt(tuple(self._side(list(part), self.flags) for part in items[0][1][1]))
+        return self._side(items, self.flags)
+
+    def _side(self, items: list[Any], flags: int) -> Language:
+        """A sequence at the top of the pattern, where anchors may be."""
+        anything = Repeat(Chars(EVERYTHING))
+        before: Language = anything if self.search else EMPTY
+        after: Language = anything if self.search else EMPTY
+        while items and self._anchor(items[0], flags) == -1:
+            before, items = EMPTY, items[1:]
+        while items and self._anchor(items[-1], flags) == 1:
+            after, items = EMPTY, items[:-1]
+        return Seq((before, self._sequence(items, flags), after))
+
+    def _anchor(self, item: Any, flags: int) -> int:
+        op, argument = item
+        found = ANCHORS.get(argument, 0) if op is constants.AT else 0
+        if found and flags & re.MULTILINE and argument in (constants.AT_BEGINNING, constants.AT_END):
+            raise refused(self.pattern, "an anchor of lines")
+        return found
+
+    def _sequence(self, items: Iterable[Any], flags: int) -> Language:
+        return Seq(tuple(self._item(op, argument, flags) for op, argument in items))
+
+    def _item(self, op: Any, argument: Any, flags: int) -> Language:
+        if op in (constants.LITERAL, constants.NOT_LITERAL, constants.ANY, constants.IN):
+            return Chars(self._characters(op, argument, flags))
+        if op is constants.SUBPATTERN:
+            _, added, removed, inner = argument
+            flags = (flags | added) & ~removed
+            return self._sequence(inner, flags & ~re.ASCII if added & re.UNICODE else flags)
+        if op is constants.BRANCH:
+            return Alt(tuple(self._sequence(part, flags) for part in argument[1]))
+        if op in (constants.MAX_REPEAT, constants.MIN_REPEAT):
+            low, high, inner = argument
+            low, most = int(low), None if high is constants.MAXREPEAT else int(high)
+            if max(low, most or 0) > REPEATED:
+                raise refused(self.pattern, f"a repetition of {max(low, most or 0):,} times", f"at most {REPEATED:,}")
+            return Repeat(self._sequence(inner, flags), low, most)
+        if op is constants.AT:
+            what = "an anchor inside" if argument in ANCHORS else "a boundary of words (\\b or \\B)"
+            raise refused(self.pattern, what, "anchors may stand at its ends only")
+        raise refused(self.pattern, FEATURES.get(op, f"a feature that is not carried ({str(op).lower()})"))
+
+    # --- sets of characters ---
+
+    def _characters(self, op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
+        if flags & re.IGNORECASE:
+            return _of_either_case(self._characters(op, argument, flags & ~re.IGNORECASE), bool(flags & re.ASCII))
+        if op is constants.ANY:
+            return EVERYTHING if flags & re.DOTALL else without(EVERYTHING, [(10, 10)])
+        if op is constants.LITERAL:
+            return joined([(argument, argument)])
+        if op is constants.NOT_LITERAL:
+            return without(EVERYTHING, [(argument, argument)])
+        found: list[Range] = []
+        negated = argument and argument[0][0] is constants.NEGATE
+        for kind, value in argument:
+            if kind is constants.LITERAL:
+                found.append((value, value))
+            elif kind is constants.RANGE:
+                found.append(value)
+            elif kind is constants.CATEGORY:
+                name = str(value).lower().removeprefix("category_")
+                # what is not a blank is none in Unicode either, for readers of JSON Schema differ there
+                wide = self.search and name.endswith("space") and name.startswith("not_") != negated
+                found += _category(name, bool(flags & re.ASCII) and not wide)
+        return without(EVERYTHING, joined(found)) if negated else joined(found)
+
+
+LETTERS = {"digit": r"\d", "space": r"\s", "word": r"\w"}
+
+
+@lru_cache(maxsize=16)
+def _category(name: str, ascii_only: bool) -> tuple[Range, ...]:
+    """The characters of \\d, \\s, \\w and their opposites, as Python's own matcher finds them."""
+    kind = name.removeprefix("not_")
+    found = re.finditer(f"{LETTERS[kind]}+", _everything(), re.ASCII if ascii_only else 0)
+    ranges = joined((match.start(), match.end() - 1) for match in found)
+    return without(EVERYTHING, ranges) if name.startswith("not_") else ranges
+
+
+def _everything() -> str:
+    """Each character at the place of its number."""
+    return "".join(map(chr, range(sys.maxunicode + 1)))
+
+
+@lru_cache(maxsize=256)
+def _of_either_case(ranges: tuple[Range, ...], ascii_only: bool) -> tuple[Range, ...]:
+    """A set of characters, upper and lower case alike, as Python's own matcher finds them."""
+    if not ranges:
+        return ranges
+    inside = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)
+    found = re.finditer(f"[{inside}]+", _everything(), re.IGNORECASE | (re.ASCII if ascii_only else 0))
+    return joined((match.start(), match.end() - 1) for match in found)
