@@ -369,6 +369,9 @@ ORIGIN = {
     "device": "where it was decoded",
     "machine": "name of its processor or GPU",
     "date": "UTC",
+    "threads": "threads of torch on a CPU",
+    "batch": "questions decoded together",
+    "workers": "kind of machine: number of workers of it; null: one process",
     "commit": "of the source tree, with a + if files were changed; null outside a repository",
 }
 

@@ -23,7 +23,8 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.evaluate import header, rows
 from unmask.evaluate.compare import summary
-from unmask.evaluate.run import Question, asked, check, default, resume
+from unmask.evaluate.run import Question, asked, check, default, resume, together
+from unmask.models import on_device
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Task, with_prompt
@@ -58,7 +59,8 @@ def run_eval(args: Namespace) -> None:
     questions, skipped = _questions(args, task)
     name = _model(args, task)
     recipe = _default(args, name, task, recipe)
-    about = _header(args, name, task) | {"recipe": recipe.to_dict()}
+    size = args.batch or together(task, recipe, on_device(name, args.device))
+    about = _header(args, name, task) | {"recipe": recipe.to_dict(), "batch": size}
     about |= header.asked(task, recipe, args.shots)
     about |= {"chat": _chat(args, task), "n": len(questions), "skipped": skipped}
     with rows.opened(args.rows, about) as kept:
@@ -185,6 +187,7 @@ def _eval_text(args: Namespace) -> None:
         windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
     sizes = prose.widths(words)[windows].sum(1)
     about = models.header(args, "text", name, args.data, args.data, args.limit) | {"n": len(windows)}
+    about |= {"batch": prose.TOGETHER}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), kind), total=len(windows))
         known = {int(row["number"]): float(row["nats"]) for row in kept.kept}

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from unmask.cli import flags, models, show
 from unmask.cli.parser import flag
 from unmask.decoding.background import count
@@ -24,7 +26,7 @@ from unmask.decoding.settings import ALIASES, spelled
 from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError
 from unmask.evaluate import batch, bulk, rows
-from unmask.models import Denoiser, load_tokenizer
+from unmask.models import Denoiser, load_tokenizer, on_device
 from unmask.tasks import files
 
 DEFAULT = "text"
@@ -60,7 +62,7 @@ def run_generate(args: Namespace) -> None:
         return
     model = models.as_run(args, models.load_model(args, name))
     decode = _decoder(args, asked, model, recipe)
-    size = len(asked.texts) if args.trace else _size(args, model, recipe)
+    size = len(asked.texts) if args.trace else _size(args, model.device, recipe)
     waiting: dict[int, Result] = {}
     shown_so_far: list[int] = []
 
@@ -144,8 +146,8 @@ def _decoder(
     return decode
 
 
-def _size(args: Namespace, model: Denoiser, recipe: Recipe) -> int:
-    return int(args.batch or batch.size("prompt", model.device, recipe.build_search().particles))
+def _size(args: Namespace, device: torch.device, recipe: Recipe) -> int:
+    return int(args.batch or batch.size("prompt", device, recipe.build_search().particles))
 
 
 def _show(args: Namespace, asked: Asked, model: Denoiser, number: int, result: Result) -> None:
@@ -167,6 +169,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
     n = len(asked.texts)
     about = models.header(args, "generate", name, args.prompts, args.prompts) | {"recipe": recipe.to_dict(), "n": n}
     about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n, "logprobs": args.logprobs}
+    about |= {"batch": _size(args, on_device(name, args.device), recipe)}
     with rows.opened(args.output, about) as kept:
         done = {int(row["number"]) for row in kept.kept}
         if kept.missing:
@@ -178,7 +181,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
                     kept.add(bulk.row(one, asked.texts[one.number]) for one in part)
                     tell(f"{args.output}: {len(kept.kept)} of {n}")
 
-                bulk.run(n, _size(args, model, recipe), decode, store, done, in_waves(recipe))
+                bulk.run(n, _size(args, model.device, recipe), decode, store, done, in_waves(recipe))
         there = f", {len(done)} of them from before" if done else ""
     show.note(f"{args.output}: {show.many(n, 'row')}{there}")
 

@@ -91,7 +91,12 @@ def default_settings(args: Namespace, name: str) -> Mapping[str, Any]:
 
 
 def header(
-    args: Namespace, task: str, model: str, data: str | None, file: str | Path | None, limit: int | None = None
+    args: Namespace,
+    task: str,
+    model: str,
+    data: str | None,
+    file: str | Path | None,
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """Where the rows of a run come from: model, data and device, with a progress bar for the hash of the weights."""
     from unmask.evaluate.header import header as made  # a list of models needs no rows

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.core.denoiser import Denoiser, traits
 from unmask.decoding.decode import OnResults, Result, decode_batch, in_waves
 from unmask.decoding.defaults import Settings, canonical, over
@@ -145,6 +147,12 @@ def default(task: Task, given: Settings, of_model: Settings, name: str) -> Recip
     return over(given, {**canonical(of_model), **task.recipe}, name, canvas=True)  # its length is the task's
 
 
+def together(task: Task, recipe: Recipe, device: torch.device) -> int:
+    """Questions that are decoded together on a device, by default."""
+    kind = "prompt" if task.puzzle is None else "puzzle"
+    return rows_at_once(kind, device, recipe.build_search().particles)
+
+
 def run(
     task: Task,
     model: Denoiser,
@@ -167,8 +175,7 @@ def run(
         suits(task, model)
     elif recipe.length is None:
         recipe = recipe.replace(length=task.length)
-    kind = "prompt" if task.puzzle is None else "puzzle"
-    size = batch or rows_at_once(kind, model.device, recipe.build_search().particles)
+    size = batch or together(task, recipe, model.device)
     grade = grader(task, insist)
     todo = [part for part in parts(questions, size) if any(one.number not in done for one in part)]
     ready = [[_encoded(task, model, recipe, one) for one in part] for part in todo]  # before the long work
