@@ -7,8 +7,7 @@ import os
 import stat
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +16,15 @@ import torch
 from unmask.cli import flags, models, show
 from unmask.cli.parser import flag
 from unmask.decoding.background import count
-from unmask.decoding.decode import OnResults, Result, decode_batch, in_waves, layout
-from unmask.decoding.defaults import canonical
+from unmask.decoding.decode import OnResults, Result
 from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.prompt import HOLE, MARKER, Text, fitting_length
+from unmask.decoding.prompt import HOLE, MARKER
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, spelled
-from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError
 from unmask.evaluate import batch, bulk, rows
+from unmask.evaluate.crew import Here
+from unmask.evaluate.crew import run as run_job
 from unmask.models import Denoiser, load_tokenizer, on_device
 from unmask.tasks import files
 
@@ -47,6 +46,10 @@ class Asked:
     canvas: bool
     several: bool  # they are of a file, or --n asks for several answers
 
+    @property
+    def items(self) -> list[bulk.Prompt]:
+        return [bulk.Prompt(number, text) for number, text in enumerate(self.texts)]
+
     def given(self, number: int) -> dict[str, str]:
         return {"canvas" if self.canvas else "prompt": self.texts[number]}
 
@@ -61,10 +64,15 @@ def run_generate(args: Namespace) -> None:
         _write(args, asked, name, recipe)
         return
     model = models.as_run(args, models.load_model(args, name))
-    decode = _decoder(args, asked, model, recipe)
     size = len(asked.texts) if args.trace else _size(args, model.device, recipe)
+    items = asked.items
+    job = _job(args, asked, recipe, size).prepared(model, items)
     waiting: dict[int, Result] = {}
     shown_so_far: list[int] = []
+
+    def decode(numbers: Sequence[int], size: int | None, on_results: OnResults | None) -> list[Result]:
+        with show.following() as watch:
+            return job.results(model, [items[number] for number in numbers], on_results, watch, args.trace)
 
     def shown(part: list[bulk.Done]) -> None:
         """Show results in the order of their prompts."""
@@ -73,7 +81,7 @@ def run_generate(args: Namespace) -> None:
             shown_so_far.append(number)
             _show(args, asked, model, number, waiting.pop(number))
 
-    bulk.run(len(asked.texts), size, decode, shown, refills=in_waves(recipe))
+    bulk.run(len(asked.texts), size, decode, shown, refills=job.refills)
     if model.device.type == "cuda" and not args.json:
         show.note(show.memory_used(models.used(model)))
 
@@ -109,41 +117,12 @@ def _check(args: Namespace) -> None:
 # --- decoding --------------------------------------------------------------------------------------------------------
 
 
-Watching = Callable[[], AbstractContextManager[OnEvent | None]]
-
-
-def _decoder(
-    args: Namespace, asked: Asked, model: Denoiser, recipe: Recipe, watching: Watching = show.following
-) -> bulk.Decode:
-    """A function that decodes the texts of some numbers; all texts are checked first."""
-    texts: list[Text] = [_messages(one, args.system) for one in asked.texts] if args.chat else list(asked.texts)
+def _job(args: Namespace, asked: Asked, recipe: Recipe, size: int) -> bulk.Generating:
+    """What is done with the texts."""
     whole = args.recipe is not None
     given = {} if whole else flags.given(args)
-    if not asked.canvas:
-        if recipe.length is None and not whole:
-            recipe = recipe.replace(length=fitting_length(model, texts))
-            given |= {"length": recipe.length}
-        layout(model, texts, None, recipe, at_most=not whole and canonical(given).get("length") is None)
-
-    def decode(numbers: Sequence[int], size: int | None, on_results: OnResults | None) -> list[Result]:
-        some = [texts[number] for number in numbers]
-        with watching() as on_event:
-            return decode_batch(
-                model,
-                None if asked.canvas else some,
-                canvases=some if asked.canvas else None,
-                recipe=recipe if whole else None,
-                stop=args.stop,
-                seeds=[recipe.seed + number for number in numbers],
-                trace=args.trace,
-                on_event=on_event,
-                logprobs=args.logprobs,
-                batch_size=size,
-                on_results=on_results,
-                **given,
-            )
-
-    return decode
+    said = (args.chat, args.system, args.stop, args.logprobs)
+    return bulk.Generating(recipe, size, whole, given, asked.canvas, *said)
 
 
 def _size(args: Namespace, device: torch.device, recipe: Recipe) -> int:
@@ -169,19 +148,20 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
     n = len(asked.texts)
     about = models.header(args, "generate", name, args.prompts, args.prompts) | {"recipe": recipe.to_dict(), "n": n}
     about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n, "logprobs": args.logprobs}
-    about |= {"batch": _size(args, on_device(name, args.device), recipe)}
+    size = _size(args, on_device(name, args.device), recipe)
+    about |= {"batch": size}
     with rows.opened(args.output, about) as kept:
         done = {int(row["number"]) for row in kept.kept}
         if kept.missing:
             model = models.as_run(args, models.load_model(args, name))
             with show.evaluating(n, len(done), show.many(n, "prompt")) as watch:
-                decode, tell = _decoder(args, asked, model, recipe, lambda: nullcontext(watch)), show.paced()
+                tell = show.paced()
 
-                def store(part: list[bulk.Done]) -> None:
-                    kept.add(bulk.row(one, asked.texts[one.number]) for one in part)
+                def store(new: list[rows.Line]) -> None:
+                    kept.add(new)
                     tell(f"{args.output}: {len(kept.kept)} of {n}")
 
-                bulk.run(n, _size(args, model.device, recipe), decode, store, done, in_waves(recipe))
+                run_job(Here(model, watch), _job(args, asked, recipe, size), asked.items, size, store, done)
         there = f", {len(done)} of them from before" if done else ""
     show.note(f"{args.output}: {show.many(n, 'row')}{there}")
 
@@ -255,12 +235,6 @@ def _prompts(path: str) -> list[str]:
 def _text(given: str) -> str:
     """A prompt or canvas; `-` is standard input without its last newline."""
     return files.read("-").removesuffix("\n") if given == "-" else given
-
-
-def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
-    """A dialogue of one question, after what the system is told."""
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, {"role": "user", "content": prompt}]
 
 
 def add_generate(parser: ArgumentParser) -> None:

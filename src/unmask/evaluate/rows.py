@@ -38,11 +38,13 @@ SAME = {  # header fields that a resumed run must share with its file, and their
     "samples": "the number of answers to a prompt",
     "logprobs": "logprobs",
     "recipe": "the recipe",
+    "shard": "the shard",
 }
 LATER = (
     "template_sha256",
     "background",
     "task_sha256",
+    "shard",
 )  # not in headers of version 0.1, whose runs keep their identity
 # may change on resuming; the change is recorded
 ORIGIN = ("version", "torch", "device", "machine", "threads", "batch", "workers", "commit")
@@ -243,6 +245,14 @@ class Rows:
             self.file.add([*self.first, *some])
             self.first = []
         self.kept += some
+
+    def note(self, about: Mapping[str, Any]) -> None:
+        """Have a line before the next row that says what changed in the header, if it did."""
+        if self.kept or self.file is not None:
+            before = self.header | {name: value for line in self.first for name, value in line["resumed"].items()}
+            if any(before.get(name) != value for name, value in about.items()):
+                self.first = [*self.first, {"resumed": dict(about)}]
+        self.header = self.header | dict(about)
 
     @property
     def missing(self) -> int:
