@@ -235,9 +235,11 @@ def test_the_masks_of_a_window_depend_on_its_number(monkeypatch):
     known = {number: 1.0 for number in range(70) if number % 7}
     some = nelbo(network, rows, known=known)
     assert some[::7] == pytest.approx(whole[::7], rel=1e-6)
-    one = training.chances(3, 40, 2, torch.Size([5, 16]))
-    assert torch.equal(one[2:], training.chances(3, 42, 2, torch.Size([3, 16])))
-    assert not torch.equal(one, training.chances(3, 40, 1, torch.Size([5, 16])))
+    some = nelbo(network, rows[[3, 64]], numbers=[3, 64], count=70)
+    assert some == pytest.approx(whole[[3, 64]], rel=1e-6)
+    one = training.chances(3, torch.tensor([4, 5]), 2, 16)
+    assert torch.equal(one[1:], training.chances(3, torch.tensor([5]), 2, 16))
+    assert not torch.equal(one, training.chances(3, torch.tensor([4, 5]), 1, 16))
 
 
 def test_each_window_is_masked_in_every_part_of_time(monkeypatch):

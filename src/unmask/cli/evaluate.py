@@ -7,6 +7,7 @@ import time
 import warnings
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def run_eval(args: Namespace) -> None:
             raise InputError(f"{name} is {getattr(args, name)}", "it must be at least 1")
     if args.rows is not None and args.data is not None and Path(args.rows).resolve() == Path(args.data).resolve():
         raise InputError(f"{args.rows!r} holds the data", "give another file for the rows")
+    if args.shard is not None and args.rows is None:
+        raise InputError("--shard divides the rows of a run over files", "add --rows FILE")
     rows.check_place(args.rows)
     if args.task == "text":
         _eval_text(args)
@@ -62,10 +65,11 @@ def run_eval(args: Namespace) -> None:
     size = args.batch or together(task, recipe, on_device(name, args.device))
     about = _header(args, name, task) | {"recipe": recipe.to_dict(), "batch": size}
     about |= header.asked(task, recipe, args.shots)
-    about |= {"chat": _chat(args, task), "n": len(questions), "skipped": skipped}
+    mine, shard = models.shard(args, questions, size)
+    about |= {"chat": _chat(args, task), "n": len(mine), "skipped": skipped} | shard
     with rows.opened(args.rows, about) as kept:
         if kept.missing:
-            _run(args, task, questions, recipe, kept)
+            _run(args, task, mine, recipe, kept)
         graded = kept.graded(args.rows or "memory")
     found = summary(graded) | {"skipped": skipped}
     print(json.dumps(_about(kept) | found) if args.json else _measured(found, own=task.defined_in is not None))
@@ -165,6 +169,13 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Window:
+    """A window of text or a document, by its number."""
+
+    number: int
+
+
 def _eval_text(args: Namespace) -> None:
     flags.none(args, "text, whose NELBO needs no decoding")
     refuse(args, ("shots", "prompt", "chat", "batch", "insist", "max_rows", "compile"), "text")
@@ -186,24 +197,28 @@ def _eval_text(args: Namespace) -> None:
     else:
         windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
     sizes = prose.widths(words)[windows].sum(1)
-    about = models.header(args, "text", name, args.data, args.data, args.limit) | {"n": len(windows)}
+    some, shard = models.shard(args, [Window(number) for number in range(len(windows))], prose.TOGETHER)
+    mine, whole = [one.number for one in some], len(windows)
+    windows, sizes = windows[mine], sizes[mine]
+    about = models.header(args, "text", name, args.data, args.data, args.limit) | {"n": len(windows)} | shard
     about |= {"batch": prose.TOGETHER}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), kind), total=len(windows))
-        known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
+        values = {int(row["number"]): float(row["nats"]) for row in kept.kept}
+        known = {place: values[number] for place, number in enumerate(mine) if number in values}
         last = time.perf_counter()
 
         def on_batch(begin: int, nats: NDArray[np.float64]) -> None:
             nonlocal last
             share, last = (time.perf_counter() - last) / len(nats), time.perf_counter()
-            new = [(number, value) for number, value in enumerate(nats.tolist(), begin) if number not in known]
+            new = [(place, value) for place, value in enumerate(nats.tolist(), begin) if place not in known]
             kept.add(
-                {"task": "text", "number": number, "nats": value, "bytes": int(sizes[number]), "seconds": share}
-                for number, value in new
+                {"task": "text", "number": mine[at], "nats": value, "bytes": int(sizes[at]), "seconds": share}
+                for at, value in new
             )
             bar.update(task, completed=begin + len(nats))
 
-        each = prose.nelbo(model.network, windows, on_batch=on_batch, known=known)
+        each = prose.nelbo(model.network, windows, on_batch=on_batch, known=known, numbers=mine, count=whole)
     middle, low, high = prose.bits_per_byte(each, sizes)
     found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
     seconds = sum(row["seconds"] for row in kept.kept)
@@ -263,6 +278,7 @@ def add_eval(parser: ArgumentParser) -> None:
     )
     flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
+    models.add_shard(parser)
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
     parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
     flag(parser, "--insist", "run programs that models write even where the kernel cannot confine them")

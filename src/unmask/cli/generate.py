@@ -103,6 +103,8 @@ def _check(args: Namespace) -> None:
         raise InputError("--logprobs has no effect on text", "add --json, or -o FILE with --prompts")
     if args.trace is not None and args.batch is not None:
         raise InputError("a trace holds one batch, of all texts", "leave --batch or --trace out")
+    if args.shard is not None and args.output is None:
+        raise InputError("--shard divides the rows of a run over files", "add --prompts FILE and -o FILE")
     if args.output is None:
         return
     if args.prompts is None:
@@ -149,7 +151,9 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
     about = models.header(args, "generate", name, args.prompts, args.prompts) | {"recipe": recipe.to_dict(), "n": n}
     about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n, "logprobs": args.logprobs}
     size = _size(args, on_device(name, args.device), recipe)
-    about |= {"batch": size}
+    mine, shard = models.shard(args, asked.items, size)
+    about |= {"batch": size, **shard}
+    n = len(mine)
     with rows.opened(args.output, about) as kept:
         done = {int(row["number"]) for row in kept.kept}
         if kept.missing:
@@ -161,7 +165,8 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
                     kept.add(new)
                     tell(f"{args.output}: {len(kept.kept)} of {n}")
 
-                run_job(Here(model, watch), _job(args, asked, recipe, size), asked.items, size, store, done)
+                job = _job(args, asked, recipe, size).prepared(model, asked.items)  # all of them say the length
+                run_job(Here(model, watch), job, mine, size, store, done)
         there = f", {len(done)} of them from before" if done else ""
     show.note(f"{args.output}: {show.many(n, 'row')}{there}")
 
@@ -261,6 +266,7 @@ def add_generate(parser: ArgumentParser) -> None:
     flag(parser, "--json", "print one JSON object for each prompt")
     flag(parser, "--logprobs N", "with --json or -o: every token when it was written, and the N most probable ones")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
+    models.add_shard(parser)
     models.add_model(parser, DEFAULT)
     models.add_running(parser)
     flags.add(parser)

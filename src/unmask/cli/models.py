@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -22,6 +22,10 @@ from unmask.models.laws import check
 from unmask.models.made.fabricate import SIZES, fabricate
 from unmask.models.transformer import Transformer, compiled
 from unmask.models.wrap import Chunked, layers
+
+if TYPE_CHECKING:
+    from unmask.evaluate.parts import Numbered
+Item = TypeVar("Item", bound="Numbered")
 
 # flags of add_model
 LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift")
@@ -55,6 +59,23 @@ def add_running(parser: ArgumentParser) -> None:
     """The flags that say how its network is run."""
     flag(parser, "--max-rows N", "rows through the network at a time: bounds memory")
     flag(parser, "--compile", "compile the network first: takes a minute, pays in long runs on a GPU")
+
+
+def add_shard(parser: ArgumentParser) -> None:
+    """The flag that divides a run over several commands."""
+    about = "only every Nth batch from the Ith on, as 3/16; `unmask join` makes one file of all shards"
+    flag(parser, "--shard I/N", about)
+
+
+def shard(args: Namespace, items: Sequence[Item], size: int) -> tuple[list[Item], dict[str, Any]]:
+    """The items that this command decodes, and the fields of its header that say which they are."""
+    from unmask.evaluate.parts import to_shard  # a list of models needs no rows
+
+    if args.shard is None:
+        return list(items), {}
+    found = to_shard(args.shard)
+    mine = found.of(items, size)
+    return mine, {"shard": f"{found} of batches of {size}", "whole": len(items), "n": len(mine)}
 
 
 def load_model(args: Namespace, name: str) -> Denoiser:
