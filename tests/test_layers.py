@@ -39,6 +39,7 @@ ONLY = {
     "transformers": "models/remote evaluate/judge",
     "huggingface_hub": "models/files",
     "lm_eval": "evaluate/lm_eval",
+    "ray": "evaluate/fleet",
     "tokenizers jinja2": "models train",
     "safetensors": "models train evaluate/judge",
 }

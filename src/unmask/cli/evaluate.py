@@ -24,6 +24,7 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.evaluate import header, rows
 from unmask.evaluate.compare import summary
+from unmask.evaluate.fleet import Fleet
 from unmask.evaluate.run import Question, asked, check, default, resume, together
 from unmask.models import on_device
 from unmask.models.tokenizers import FileTokenizer
@@ -62,14 +63,19 @@ def run_eval(args: Namespace) -> None:
     questions, skipped = _questions(args, task)
     name = _model(args, task)
     recipe = _default(args, name, task, recipe)
-    size = args.batch or together(task, recipe, on_device(name, args.device))
+    crew = models.fleet(args, name)
+    size = args.batch or together(task, recipe, on_device(name, args.device) if crew is None else crew.device)
     about = _header(args, name, task) | {"recipe": recipe.to_dict(), "batch": size}
     about |= header.asked(task, recipe, args.shots)
     mine, shard = models.shard(args, questions, size)
-    about |= {"chat": _chat(args, task), "n": len(mine), "skipped": skipped} | shard
+    about |= (
+        {"chat": _chat(args, task), "n": len(mine), "skipped": skipped}
+        | shard
+        | models.fleet_header(crew, about["weights"])
+    )
     with rows.opened(args.rows, about) as kept:
         if kept.missing:
-            _run(args, task, mine, recipe, kept)
+            _run(args, task, mine, recipe, kept, crew)
         graded = kept.graded(args.rows or "memory")
     found = summary(graded) | {"skipped": skipped}
     print(json.dumps(_about(kept) | found) if args.json else _measured(found, own=task.defined_in is not None))
@@ -84,9 +90,18 @@ def _default(args: Namespace, name: str, task: Task, recipe: Recipe) -> Recipe:
     return found if recipe.length is None else found.replace(length=recipe.length)
 
 
-def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows) -> None:
+def _run(
+    args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows, crew: Fleet | None
+) -> None:
     """Decode and grade what is missing."""
     check(task, args.insist)
+    if crew is not None:
+        began = time.monotonic()
+        with crew, show.fleet(crew, kept, show.many(len(questions), "question")):
+            resume(task, crew, questions, recipe, kept, batch=args.batch, insist=args.insist)
+        kept.header |= {"wall_seconds": time.monotonic() - began}
+        models.tell_lost(crew)
+        return
     model = models.as_run(args, models.load_model(args, _model(args, task)))
     words = model.tokenizer
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
@@ -177,6 +192,7 @@ class Window:
 
 
 def _eval_text(args: Namespace) -> None:
+    refuse(args, ("ray", "workers", "gpus", "cpus", "skip_lost"), "text, which one process measures", "use --shard")
     flags.none(args, "text, whose NELBO needs no decoding")
     refuse(args, ("shots", "prompt", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:
@@ -279,6 +295,7 @@ def add_eval(parser: ArgumentParser) -> None:
     flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
     models.add_shard(parser)
+    models.add_fleet(parser)
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
     parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
     flag(parser, "--insist", "run programs that models write even where the kernel cannot confine them")

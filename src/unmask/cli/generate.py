@@ -105,6 +105,8 @@ def _check(args: Namespace) -> None:
         raise InputError("a trace holds one batch, of all texts", "leave --batch or --trace out")
     if args.shard is not None and args.output is None:
         raise InputError("--shard divides the rows of a run over files", "add --prompts FILE and -o FILE")
+    if args.ray is not None and args.output is None:
+        raise InputError("--ray is for a file of prompts", "add --prompts FILE and -o FILE")
     if args.output is None:
         return
     if args.prompts is None:
@@ -150,13 +152,18 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
     n = len(asked.texts)
     about = models.header(args, "generate", name, args.prompts, args.prompts) | {"recipe": recipe.to_dict(), "n": n}
     about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n, "logprobs": args.logprobs}
-    size = _size(args, on_device(name, args.device), recipe)
+    crew = models.fleet(args, name)
+    size = _size(args, on_device(name, args.device) if crew is None else crew.device, recipe)
     mine, shard = models.shard(args, asked.items, size)
-    about |= {"batch": size, **shard}
+    about |= {"batch": size, **shard, **models.fleet_header(crew, about["weights"])}
     n = len(mine)
     with rows.opened(args.output, about) as kept:
         done = {int(row["number"]) for row in kept.kept}
-        if kept.missing:
+        if kept.missing and crew is not None:
+            with crew, show.fleet(crew, kept, show.many(n, "prompt")):
+                run_job(crew, _job(args, asked, recipe, size), mine, size, kept.add, done)
+            models.tell_lost(crew)
+        elif kept.missing:
             model = models.as_run(args, models.load_model(args, name))
             with show.evaluating(n, len(done), show.many(n, "prompt")) as watch:
                 tell = show.paced()
@@ -168,7 +175,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
                 job = _job(args, asked, recipe, size).prepared(model, asked.items)  # all of them say the length
                 run_job(Here(model, watch), job, mine, size, store, done)
         there = f", {len(done)} of them from before" if done else ""
-    show.note(f"{args.output}: {show.many(n, 'row')}{there}")
+    show.note(f"{args.output}: {show.many(len(kept.kept), 'row')}{there}")
 
 
 # --- the texts -------------------------------------------------------------------------------------------------------
@@ -267,6 +274,7 @@ def add_generate(parser: ArgumentParser) -> None:
     flag(parser, "--logprobs N", "with --json or -o: every token when it was written, and the N most probable ones")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     models.add_shard(parser)
+    models.add_fleet(parser)
     models.add_model(parser, DEFAULT)
     models.add_running(parser)
     flags.add(parser)
