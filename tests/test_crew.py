@@ -13,6 +13,7 @@ from unmask.errors import InputError
 from unmask.evaluate import crew
 from unmask.evaluate.bulk import Generating, Prompt
 from unmask.evaluate.crew import Crew, Here
+from unmask.evaluate.fleet.queue import Queue
 from unmask.evaluate.parts import Shard, cut, lacking, to_shard
 from unmask.evaluate.rows import timeless
 from unmask.evaluate.run import Answering, asked, evaluate, run
@@ -114,7 +115,7 @@ def test_prompts_are_a_job_too(how):
     found = []
     for one in (Here(model), Strangers(model)):
         rows = []
-        crew.run(one, job, items, 2, rows.extend)
+        crew.run(one, job, items, rows.extend)
         found.append([timeless(row) for row in sorted(rows, key=lambda row: row["number"])])
     assert found[0] == near(found[1]) and [row["prompt"] for row in found[0]] == [one.text for one in items]
     assert found[0] == found[1] or job.refills  # there the company of a prompt, and so its rounding, is another
@@ -123,13 +124,13 @@ def test_prompts_are_a_job_too(how):
 def test_the_longest_of_all_prompts_says_the_length_and_not_that_of_a_part():
     model, rows = load("table"), []
     items = [Prompt(0, "s"), Prompt(1, "an"), Prompt(2, "nea")]
-    crew.run(Strangers(model), Generating(Recipe(), 1, whole=False), items, 1, rows.extend)
+    crew.run(Strangers(model), Generating(Recipe(), 1, whole=False), items, rows.extend)
     assert len(rows) == 3 and len({len(row["tokens"]) - len(row["prompt"]) for row in rows}) == 1
 
 
 def test_a_row_that_comes_twice_is_stored_once():
     model, rows = load("table"), []
-    crew.run(Strangers(model), Generating(Recipe(length=2), 2), [Prompt(0, "s"), Prompt(1, "t")], 2, rows.extend)
+    crew.run(Strangers(model), Generating(Recipe(length=2), 2), [Prompt(0, "s"), Prompt(1, "t")], rows.extend)
     assert [row["number"] for row in rows] == [0, 1]
 
 
@@ -187,3 +188,52 @@ def test_what_is_not_a_shard():
             to_shard(text)
     with pytest.raises(InputError, match="shard 3/3 is empty: there are 2 parts of 2: use fewer shards"):
         Shard(3, 3).of(numbered(4), 2)
+
+
+# --- the queue of a fleet --------------------------------------------------------------------------------------------
+
+
+def test_lost_parts_are_first_in_line():
+    queue = Queue(cut(numbered(12), 2))
+    first = [queue.next(worker, 2, 0.0).number for worker in ("a", "b", "a")]
+    assert first == [0, 1, 2] and queue.next("a", 2, 0.0) is None  # two at most
+    assert queue.gone("a") is None and queue.again == 2
+    assert [queue.next(worker, 2, 1.0).number for worker in ("c", "b")] == [0, 2]
+    assert queue.lost == {0: 1} and queue.left == 6  # the one that it was doing, not the one that it had in store
+
+
+def test_near_the_end_each_worker_has_one_part():
+    queue = Queue(cut(numbered(6), 2))
+    assert queue.next("a", 2, 0.0) is not None and queue.next("a", 2, 0.0) is None
+    assert queue.next("b", 2, 0.0).number == 1
+
+
+def test_a_part_that_was_lost_three_times_is_given_up():
+    queue = Queue(cut(numbered(2), 1), tries=3)
+    for worker in ("a", "b"):
+        assert queue.next(worker, 1, 0.0).number == 0 and queue.gone(worker) is None
+    assert queue.next("c", 1, 0.0).number == 0
+    assert queue.gone("c").named() == "1" and queue.left == 1
+    assert queue.next("d", 1, 0.0).number == 1
+    assert queue.finished("d", cut(numbered(2), 1)[1], 1.0) == (True, []) and not queue.left
+
+
+def test_an_idle_worker_helps_with_what_is_late_and_the_first_result_counts():
+    parts = cut(numbered(3), 1)
+    queue = Queue(parts, patience=10.0)
+    assert queue.next("a", 2, 0.0).number == 0 and queue.next("b", 2, 0.0).number == 1
+    assert queue.finished("b", parts[1], 4.0) == (True, []) and queue.next("b", 2, 4.0).number == 2
+    assert queue.finished("b", parts[2], 8.0) == (True, [])
+    assert queue.next("b", 2, 11.0) is None and queue.limit == 12.0  # 3 × 4 s
+    assert queue.next("b", 2, 12.0).number == 0 and queue.next("c", 3, 12.0) is None
+    assert queue.finished("b", parts[0], 13.0) == (True, ["a"]) and not queue.left
+    assert queue.finished("a", parts[0], 14.0) == (False, [])
+    assert queue.gone("a") is None and not queue.lost
+
+
+def test_a_lost_part_that_another_has_too_waits_for_that_one():
+    parts = cut(numbered(1), 1)
+    queue = Queue(parts, patience=1.0)
+    assert queue.next("a", 2, 0.0).number == 0 and queue.next("b", 2, 5.0).number == 0
+    assert queue.gone("a") is None and not queue.waiting and queue.left == 1
+    assert queue.finished("b", parts[0], 6.0)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,22 @@ def test_what_is_not_joined(here, refused):
         (f"{' '.join(EVAL)} r --shard 5/2", "shard is '5/2': give I/N with I from 1 to N, as 3/16"),
         (f"{' '.join(EVAL)} r --shard 5/5", "shard 5/5 is empty: there are 4 parts of 2: use fewer shards"),
         ("generate hello --model random --shard 1/2", "--shard divides the rows of a run over files"),
+        ("generate hello --model random --ray", "--ray is for a file of prompts: add --prompts FILE and -o FILE"),
+        (f"{' '.join(EVAL)} r --workers 2", "--workers has no effect without --ray: add --ray"),
+        (f"{' '.join(EVAL)} r --gpus 0", "--gpus has no effect without --ray: add --ray"),
+        ("generate hello --model random --gpus 0", "--gpus has no effect without --ray: add --ray"),
+        (f"{' '.join(EVAL)} r --ray --shard 1/2", "--shard and --ray exclude each other"),
+        (f"{' '.join(EVAL)} r --ray --workers many", "workers is 'many': give a number, or a range like 4-32"),
+        (f"{' '.join(EVAL)} r --ray --workers 4-2", "workers is (4, 2): give at least 1, or a range like 4-32"),
+        (f"{' '.join(EVAL)} r --ray --cpus 0", "cpus is 0, gpus is 1: give at least 1 CPU"),
+        (f"{' '.join(EVAL)} r --ray ray://there:10001", "is of Ray Client, which loses the run with its connection"),
+        ("eval text --data p.txt --ray", "--ray has no effect on text, which one process measures: use --shard"),
     ],
 )
 def test_shards_that_make_no_sense(line, words, here, refused):
     assert words in refused(*line.split())
+
+
+def test_a_fleet_needs_ray(here, refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert "a fleet needs Ray: pip install 'unmask[ray]'" in refused(*EVAL, "r", "--ray", "--gpus", "0")

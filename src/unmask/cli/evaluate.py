@@ -192,7 +192,8 @@ class Window:
 
 
 def _eval_text(args: Namespace) -> None:
-    refuse(args, ("ray", "workers", "gpus", "cpus", "skip_lost"), "text, which one process measures", "use --shard")
+    models.check_fleet(args)
+    refuse(args, ("ray",), "text, which one process measures", "use --shard")
     flags.none(args, "text, whose NELBO needs no decoding")
     refuse(args, ("shots", "prompt", "chat", "batch", "insist", "max_rows", "compile"), "text")
     if args.data is None:

@@ -105,6 +105,7 @@ def _check(args: Namespace) -> None:
         raise InputError("a trace holds one batch, of all texts", "leave --batch or --trace out")
     if args.shard is not None and args.output is None:
         raise InputError("--shard divides the rows of a run over files", "add --prompts FILE and -o FILE")
+    models.check_fleet(args)
     if args.ray is not None and args.output is None:
         raise InputError("--ray is for a file of prompts", "add --prompts FILE and -o FILE")
     if args.output is None:
@@ -161,7 +162,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
         done = {int(row["number"]) for row in kept.kept}
         if kept.missing and crew is not None:
             with crew, show.fleet(crew, kept, show.many(n, "prompt")):
-                run_job(crew, _job(args, asked, recipe, size), mine, size, kept.add, done)
+                run_job(crew, _job(args, asked, recipe, size), mine, kept.add, done)
             models.tell_lost(crew)
         elif kept.missing:
             model = models.as_run(args, models.load_model(args, name))
@@ -173,7 +174,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
                     tell(f"{args.output}: {len(kept.kept)} of {n}")
 
                 job = _job(args, asked, recipe, size).prepared(model, asked.items)  # all of them say the length
-                run_job(Here(model, watch), job, mine, size, store, done)
+                run_job(Here(model, watch), job, mine, store, done)
         there = f", {len(done)} of them from before" if done else ""
     show.note(f"{args.output}: {show.many(len(kept.kept), 'row')}{there}")
 

@@ -82,12 +82,18 @@ def add_fleet(parser: ArgumentParser) -> None:
     flag(group, "--skip-lost", "leave out questions whose workers were lost three times, instead of ending the run")
 
 
+def check_fleet(args: Namespace) -> None:
+    """Refuse flags of workers where there are none."""
+    given = [one for one in ("workers", "gpus", "cpus") if getattr(args, one) is not None]
+    given += ["skip-lost"] if args.skip_lost else []
+    if args.ray is None and given:
+        raise InputError(f"--{given[0]} has no effect without --ray", "add --ray")
+
+
 def fleet(args: Namespace, name: str) -> Fleet | None:
     """The fleet that the flags ask for; it begins when it is entered."""
-    given = [one for one in ("workers", "gpus", "cpus", "skip_lost") if getattr(args, one) not in (None, False)]
+    check_fleet(args)
     if args.ray is None:
-        if given:
-            raise InputError(f"--{given[0].replace('_', '-')} has no effect without --ray", "add --ray")
         return None
     if args.device not in ("cpu", "auto"):
         raise InputError("--device has no effect with --ray", "--gpus says where workers run")

@@ -96,6 +96,9 @@ class Generating:
     def refills(self) -> bool:
         return in_waves(self.recipe)
 
+    def check(self) -> None:
+        """Texts are decoded anywhere."""
+
     def prepared(self, model: Denoiser, items: Sequence[Prompt]) -> Generating:
         """All texts fit; without a length, the longest of them says how much is generated after each."""
         if self.canvas:

@@ -24,8 +24,15 @@ class Job(Protocol):
     """A kind of work on a model, made of values that can be sent to another process."""
 
     @property
+    def size(self) -> int:
+        """Items that are decoded together."""
+
+    @property
     def refills(self) -> bool:
         """Whether prompts stop early and the next ones take their rows, so that a part may be of any size."""
+
+    def check(self) -> None:
+        """Refuse what cannot be done on this machine, before the long work."""
 
     def prepared(self, model: Denoiser, items: Sequence[Any]) -> Job:
         """The job after all checks of its items that need the model's tokenizer and not its network."""
@@ -94,10 +101,10 @@ def crew_of(model: Denoiser | Crew, on_event: OnEvent | None = None) -> Crew:
     return model if isinstance(model, Crew) else Here(model, on_event)
 
 
-def run(crew: Crew, job: Job, items: Sequence[Any], size: int, store: Store, done: Collection[int] = ()) -> None:
+def run(crew: Crew, job: Job, items: Sequence[Any], store: Store, done: Collection[int] = ()) -> None:
     """The rows of all items but for the numbers in `done`, each stored once."""
     whole = job.refills and crew.refill is None
-    size = max(1, len(items)) if whole else size * (crew.refill or 1) if job.refills else size
+    size = max(1, len(items)) if whole else job.size * (crew.refill or 1) if job.refills else job.size
     todo = lacking(cut(items, size), done, job.refills)
     if not todo:
         return

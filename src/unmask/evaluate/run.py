@@ -171,6 +171,10 @@ class Answering:
     def refills(self) -> bool:
         return in_waves(self.recipe)
 
+    def check(self) -> None:
+        """Answers can be graded here: programs are confined, packages are there."""
+        check(self.task, self.insist)
+
     def prepared(self, model: Denoiser, items: Sequence[Question]) -> Answering:
         if self.task.puzzle is not None:
             suits(self.task, model)
@@ -229,7 +233,7 @@ def run(
         rows.extend(new := [Row(**line) for line in lines])
         on_rows(new)
 
-    run_job(crew, Answering(task, recipe, size, insist), questions, size, store, done)
+    run_job(crew, Answering(task, recipe, size, insist), questions, store, done)
     return rows
 
 

@@ -30,7 +30,8 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
             ray.init(address=address, **quiet)
             return ray
         cores = max(os.cpu_count() or 1, cpus * (workers or 1))
-        ray.init(address=LOCAL, num_cpus=cores, include_dashboard=False, object_store_memory=STORE, **quiet)
+        own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
+        ray.init(address=LOCAL, _node_ip_address="127.0.0.1", **own, **quiet)  # no other machine reaches it
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         said = " ".join(str(error).split())[:160]
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import uuid
@@ -113,7 +114,8 @@ class Fleet:
 
     def prepare(self, job: Job, items: Sequence[Any]) -> Job:
         found: list[Job] = []
-        self._run(Queue([Part(0, items)], self.tries, 600.0), "prepared", job, found.append)
+        soon = math.ceil(len(items) / (job.size * (self.refill or 1) if job.refills else job.size))
+        self._run(Queue([Part(0, items)], self.tries, 600.0), "prepared", job, found.append, soon)
         return found[0]
 
     def work(self, job: Job, parts: Sequence[Part], store: Store) -> None:
@@ -142,11 +144,14 @@ class Fleet:
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
-    def _run(self, queue: Queue, call: str, job: Job, take: Callable[[Any], None]) -> None:
-        """Do all parts of a queue with one method of the workers; `take` gets each first result."""
+    def _run(self, queue: Queue, call: str, job: Job, take: Callable[[Any], None], soon: int = 0) -> None:
+        """Do all parts of a queue with one method of the workers; `take` gets each first result.
+
+        Workers for the parts that come `soon` begin to load meanwhile.
+        """
         last, started = time.monotonic(), False
         while queue.left:
-            self._hire(queue.left)
+            self._hire(max(queue.left, soon))
             ready = [member for member in self.members.values() if self._is_ready(member)]
             started = started or len(ready) >= min(self.least, queue.left)
             if started:
@@ -266,10 +271,11 @@ class Fleet:
 
     def _said(self, member: Member, error: Any) -> Exception:
         """The error of a worker as it would have been raised here."""
-        cause = error.cause
+        cause, place = error.cause, member.place
         if isinstance(cause, UnmaskError):
-            return cause
-        where = "a worker" if member.place is None else member.place.host
+            away = place is not None and place.node != self.here and place.host not in cause.message
+            return type(cause)(f"on {place.host}: {cause.message}", cause.hint) if place and away else cause
+        where = "a worker" if place is None else place.host
         return UnmaskError(
             f"{where}: {type(cause).__name__}: {first_line(cause)}", "its log is in Ray's session folder"
         )

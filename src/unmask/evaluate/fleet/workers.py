@@ -108,7 +108,8 @@ class Worker:
         return job.prepared(self.model, items)
 
     def begin(self, job: Job) -> None:
-        """The job of the parts that follow."""
+        """The job of the parts that follow, if it can be done on this machine."""
+        job.check()
         self.job = job
 
     def do(self, items: Sequence[Any]) -> list[Line]:
