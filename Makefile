@@ -6,7 +6,7 @@ OXLINT := oxlint@1.93.0
 # The tests start some 70 processes; each would compile the package again, half a second, where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test attack wheel browser test-lmeval reference notebooks images check format clean
+.PHONY: demo quick test attack wheel browser test-lmeval test-ray reference notebooks images check format clean
 
 demo: .venv/ready
 	$(BIN)/unmask demo
@@ -51,6 +51,10 @@ notebooks: .venv/ready
 test-lmeval: .venv-lmeval/ready
 	.venv-lmeval/bin/python -m pytest tests/test_lmeval.py
 
+# Ray brings 280 MB, so it has an environment of its own, too. Workers are killed, frozen and lost; a minute or two.
+test-ray: .venv-ray/ready
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/test_fleet.py
+
 check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -76,5 +80,12 @@ format: .venv/ready
 	.venv-lmeval/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lm-eval]'
 	touch $@
 
+.venv-ray/ready: .venv/ready
+	test -x .venv-ray/bin/python || $(BIN)/python -m venv .venv-ray
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	    > "$$(.venv-ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	touch $@
+
 clean:
-	rm -rf .venv .venv-lmeval .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info
+	rm -rf .venv .venv-lmeval .venv-ray .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from unmask import Recipe, load
 from unmask.cli import main
@@ -122,8 +125,8 @@ def test_a_file_without_rows_is_begun_anew(tmp_path):
 
 def test_another_machine_is_written_down(tmp_path):
     path = str(tmp_path / "r.jsonl")
-    for torch, number in (("2", 0), ("3", 1), ("3", 2)):
-        with rows.opened(path, HEADER | {"torch": torch}) as kept:
+    for version, number in (("2", 0), ("3", 1), ("3", 2)):
+        with rows.opened(path, HEADER | {"torch": version}) as kept:
             kept.add([{"number": number}])
     lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
     assert [line["resumed"]["torch"] for line in lines if "resumed" in line] == ["3"]
@@ -152,12 +155,83 @@ def test_files_of_something_else_are_kept(content, here, capsys):
     assert "something else than rows" in said(capsys) and Path("r").read_text() == content
 
 
-@pytest.mark.parametrize("line", ["x", "[]", "{}", '{"number": "1"}', '{"number": 0}'])
+@pytest.mark.parametrize("line", ["x", "[]", "{}", '{"number": "1"}', '{"number": 0, "text": "other"}'])
 def test_lines_that_are_no_rows(line, tmp_path):
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({"kind": rows.KIND, "n": 2}) + f'\n{{"number": 0}}\n{line}\n')
     with pytest.raises(InputError, match="line 3 of"):
         rows.read(path)
+
+
+def test_a_row_that_is_there_twice_is_read_as_one(tmp_path):
+    """Two runs at once can leave it: all but the seconds is equal, and nothing is lost."""
+    path = tmp_path / "r.jsonl"
+    lines = [{"kind": rows.KIND, "n": 2}, {"number": 0, "text": "a", "seconds": 1.0}, {"number": 1, "text": "b"}]
+    again = {"number": 0, "text": "a", "seconds": 2.0}
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, again]))
+    found = rows.read(path)
+    assert found.kept == lines[1:] and not found.missing
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, again | {"text": "c"}]))
+    with pytest.raises(InputError, match=r"line 4 of '.*' repeats row 0 with other values: remove one of the two"):
+        rows.read(path)
+
+
+@pytest.fixture
+def lockless(monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def none(*given):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+
+
+def test_a_file_system_without_locks_has_a_lock_file(tmp_path, lockless):
+    path = str(tmp_path / "r.jsonl")
+    lock = Path(f"{path}.lock")
+    with rows.opened(path, HEADER) as kept:
+        assert lock.read_text().startswith(f"process {os.getpid()} on ")
+        kept.add([{"number": 0}])
+        for _ in range(2):  # a refusal does not take the lock away
+            with (
+                pytest.raises(InputError, match=r"another run is writing .* \(process .*remove '.*lock'.*has no locks"),
+                rows.opened(path, HEADER),
+            ):
+                pass
+    assert not lock.exists()
+    rows.check_place(path)
+    assert not lock.exists() and len(rows.read(path).kept) == 1
+
+
+def test_the_lock_file_of_a_killed_run_is_taken_over(tmp_path, lockless):
+    path = str(tmp_path / "r.jsonl")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    lock = Path(f"{path}.lock")
+    lock.write_text(f"process {ended.pid} on {socket.gethostname()}")
+    with rows.opened(path, HEADER) as kept:
+        kept.add([{"number": 0}])
+    lock.write_text(f"process {ended.pid} on another machine")  # nobody knows whether it runs
+    with pytest.raises(InputError, match="on another machine"), rows.opened(path, HEADER):
+        pass
+    assert lock.exists() and len(rows.read(path).kept) == 1
+    lock.unlink()
+    rows.append(path, [{"number": 1}])
+    assert not lock.exists() and len(rows.read(path).kept) == 2
+
+
+def test_the_header_has_threads_and_batch_and_older_ones_are_resumed(here, capsys):
+    Path("p.txt").write_text(f"{EASY}\n" * 3)
+    given = ["eval", "sudoku", "--data", "p.txt", "--rows", "r", "--steps", "2"]
+    assert main([*given, "--batch", "2"]) == 0
+    header, *lines = [json.loads(line) for line in Path("r").read_text().splitlines()]
+    assert (header["threads"], header["batch"], header["workers"]) == (torch.get_num_threads(), 2, None)
+    older = {name: value for name, value in header.items() if name not in ("threads", "batch", "workers")}
+    Path("r").write_text("".join(json.dumps(line) + "\n" for line in [older, *lines[:1]]))
+    assert main(given) == 0
+    found = rows.read("r")
+    assert not found.missing and found.header["batch"] == 32
+    assert [rows.timeless(row) for row in found.kept] == [rows.timeless(row) for row in lines]
 
 
 def test_bad_places_for_rows(here, capsys):

@@ -39,6 +39,7 @@ ONLY = {
     "transformers": "models/remote evaluate/judge",
     "huggingface_hub": "models/files",
     "lm_eval": "evaluate/lm_eval",
+    "ray": "evaluate/fleet",
     "tokenizers jinja2": "models train",
     "safetensors": "models train evaluate/judge",
 }
@@ -200,3 +201,9 @@ def test_models_read_no_file_until_one_is_loaded() -> None:
     folders = [ROOT / name for name in ("core", "samplers", "search", "models")]
     names = [name_of(path) for folder in folders for path in folder.glob("*.py") if path.stem != "chat"]
     assert loaded(f"import {', '.join(names)}", "tokenizers jinja2 safetensors huggingface_hub") == []
+
+
+def test_ray_is_loaded_by_a_fleet_that_begins_and_by_nothing_else() -> None:
+    pytest.importorskip("ray")
+    names = [name_of(path) for path in FILES if path.parent.name in ("evaluate", "fleet", "cli")]
+    assert loaded(f"import unmask, {', '.join(names)}", "ray") == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from unmask import load
+from unmask import decode_batch, load
 from unmask.cli import main, show
 from unmask.errors import InputError
 from unmask.evaluate.judge import Judge
@@ -130,6 +130,28 @@ def test_texts_are_sampled_and_judged(tmp_path, small_judge: Judge, capsys) -> N
     assert [one["n"] for one in again] == [2]  # of rows that an experiment with more samples has made
     assert again[0]["evaluations"] == sum(row["evaluations"] for row in rows if row["number"] < 2)
     assert len((tmp_path / "rows" / found[1]["rows"]).read_text().splitlines()) == 4
+
+
+def test_resumed_texts_are_sampled_in_the_same_batches(tmp_path, monkeypatch) -> None:
+    """Rounding depends on the batch: it is cut at the same places whatever the file has already."""
+    experiment = read("small", SMALL)
+    experiment = replace(experiment, cells=experiment.cells[:1])
+    job = PaperRun(experiment, replace(experiment.places["text"], n=11), tmp_path)
+    cut: list[list[int]] = []
+
+    def watched(*given, seeds, **more):
+        cut.append(list(seeds))
+        return decode_batch(*given, seeds=seeds, **more)
+
+    monkeypatch.setattr("unmask.evaluate.paper.cells.decode_batch", watched)
+    path = tmp_path / "rows" / run(job)[0]["rows"]
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], *lines[6:8]]))  # rows 3, 4 and those from 7 on are lost
+    run(job)
+    assert cut == [list(range(8)), list(range(8, 11))] * 2
+    numbers = [json.loads(line)["number"] for line in path.read_text().splitlines()[1:]]
+    assert sorted(numbers) == list(range(11))
+    assert json.loads(lines[0])["batch"] == 8
 
 
 def test_texts_begin_with_a_prompt_and_end_before_an_end(tmp_path, small_judge: Judge) -> None:

@@ -187,7 +187,8 @@ ROWS_HEAD = """\
 `unmask eval --rows FILE` and `unmask generate --prompts FILE -o FILE` write a UTF-8 file of JSON lines: a header, then
 one line per answer. Lines are appended and never rewritten. A torn last line is cut when the run resumes. If it resumes
 with another version or machine, a line `resumed` has what changed ([eval](../guide/measuring.md#rows),
-[generate](../guide/batches.md#files-of-prompts)). The fields of `generate` are below those of `eval`.
+[generate](../guide/batches.md#files-of-prompts)). The fields of `generate` are below those of `eval`. The header of a
+shard also has `shard`, as `3/16 of batches of 8`, and `whole`, the rows of all shards ([scale](../guide/scale.md)).
 """
 
 
@@ -372,6 +373,9 @@ ORIGIN = {
     "device": "where it was decoded",
     "machine": "name of its processor or GPU",
     "date": "UTC",
+    "threads": "threads of torch on a CPU",
+    "batch": "questions decoded together",
+    "workers": "kind of machine: number of workers of it; null: one process",
     "commit": "of the source tree, with a + if files were changed; null outside a repository",
 }
 

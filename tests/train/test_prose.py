@@ -223,14 +223,33 @@ def test_the_nelbo_of_a_model_that_knows_nothing():
     assert not np.array_equal(found[:9], nelbo(network, rows, seed=1)[:9])
 
 
+def test_the_masks_of_a_window_depend_on_its_number(monkeypatch):
+    """Not on the windows before it: batches of another size, or some of them alone, have the same masks."""
+    network, rows = small(vocabulary=20), np.random.default_rng(0).integers(2, 20, (70, 16))
+    whole = nelbo(network, rows)
+    changed = rows.copy()
+    changed[:40] = 5
+    assert np.array_equal(nelbo(network, changed)[40:], whole[40:])
+    monkeypatch.setattr(training, "TOGETHER", 7)
+    assert nelbo(network, rows) == pytest.approx(whole, rel=1e-6)
+    known = {number: 1.0 for number in range(70) if number % 7}
+    some = nelbo(network, rows, known=known)
+    assert some[::7] == pytest.approx(whole[::7], rel=1e-6)
+    some = nelbo(network, rows[[3, 64]], numbers=[3, 64], count=70)
+    assert some == pytest.approx(whole[[3, 64]], rel=1e-6)
+    one = training.chances(3, torch.tensor([4, 5]), 2, 16)
+    assert torch.equal(one[1:], training.chances(3, torch.tensor([5]), 2, 16))
+    assert not torch.equal(one, training.chances(3, torch.tensor([4, 5]), 1, 16))
+
+
 def test_each_window_is_masked_in_every_part_of_time(monkeypatch):
     seen = []
 
-    def watch(open, when, schedule, generator):
+    def watch(when, schedule, chance):
         seen.append(when)
-        return open & False
+        return chance < 0
 
-    monkeypatch.setattr(training, "masked", watch)
+    monkeypatch.setattr(training, "hidden", watch)
     assert nelbo(small(), np.full((40, 8), 5)).tolist() == [0.0] * 40
     each = torch.cat([torch.stack(seen[:DRAWS]), torch.stack(seen[DRAWS:])], 1)  # 32 windows, then 8
     assert torch.equal((each * DRAWS).long(), torch.arange(DRAWS)[:, None].expand(DRAWS, 40))

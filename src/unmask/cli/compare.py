@@ -1,4 +1,4 @@
-"""`unmask compare`: rows of several runs -> their differences, with intervals and cost."""
+"""`unmask compare` and `join`: rows of several runs -> their differences with intervals and cost; or one file."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from unmask.cli import show
 from unmask.cli.parser import flag
 from unmask.evaluate import compare
+from unmask.evaluate.join import join
 
 
 def run_compare(args: Namespace) -> None:
@@ -62,3 +63,15 @@ def add_compare(parser: ArgumentParser) -> None:
     about = "what `unmask eval TASK --rows FILE` wrote; all are compared with the first"
     parser.add_argument("files", nargs="+", metavar="ROWS", help=about)
     flag(parser, "--json", "print one JSON object")
+
+
+def run_join(args: Namespace) -> None:
+    """Write the rows of all shards of a run to one file."""
+    count = join(args.files, args.output)
+    show.note(f"{args.output}: {show.many(count, 'row')} of {show.many(len(args.files), 'shard')}")
+
+
+def add_join(parser: ArgumentParser) -> None:
+    about = "what `unmask eval` or `generate --prompts` with --shard I/N wrote, all N of them"
+    parser.add_argument("files", nargs="+", metavar="ROWS", help=about)
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a new file for all rows")

@@ -7,6 +7,7 @@ import time
 import warnings
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.evaluate import header, rows
 from unmask.evaluate.compare import summary
+from unmask.evaluate.fleet import Fleet
 from unmask.evaluate.inputs import Inputs, gathered
-from unmask.evaluate.run import Question, asked, check, default, resume
-from unmask.models import family_name
+from unmask.evaluate.run import Question, asked, check, default, resume, together
+from unmask.models import family_name, on_device
 from unmask.models.tokenizers import FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import TASKS, Task, in_form, with_prompt
@@ -48,6 +50,8 @@ def run_eval(args: Namespace) -> None:
             raise InputError(f"{name} is {getattr(args, name)}", "it must be at least 1")
     if args.rows is not None and args.data is not None and Path(args.rows).resolve() == Path(args.data).resolve():
         raise InputError(f"{args.rows!r} holds the data", "give another file for the rows")
+    if args.shard is not None and args.rows is None:
+        raise InputError("--shard divides the rows of a run over files", "add --rows FILE")
     rows.check_place(args.rows)
     if args.task == "text":
         _eval_text(args)
@@ -66,12 +70,19 @@ def run_eval(args: Namespace) -> None:
     if named is not None and not args.any_recipe and not args.trust_remote_code:
         named.check(task.name, family_name(name, args.revision))
     recipe = _default(args, name, task, recipe)
-    about = _header(args, name, task) | {"recipe": recipe.to_dict()}
+    crew = models.fleet(args, name)
+    size = args.batch or together(task, recipe, on_device(name, args.device) if crew is None else crew.device)
+    about = _header(args, name, task) | {"recipe": recipe.to_dict(), "batch": size}
     about |= header.asked(task, recipe, args.shots) | ({"constrained": task.form} if task.constrained else {})
-    about |= {"chat": _chat(args, task), "n": len(questions), "skipped": skipped}
+    mine, shard = models.shard(args, questions, size)
+    about |= (
+        {"chat": _chat(args, task), "n": len(mine), "skipped": skipped}
+        | shard
+        | models.fleet_header(crew, about["weights"])
+    )
     with rows.opened(args.rows, about) as kept:
         if kept.missing:
-            _run(args, task, questions, recipe, kept)
+            _run(args, task, mine, recipe, kept, crew)
         graded = kept.graded(args.rows or "memory")
     found = summary(graded) | {"skipped": skipped}
     print(json.dumps(_about(kept) | found) if args.json else _measured(found, own=task.defined_in is not None))
@@ -86,9 +97,18 @@ def _default(args: Namespace, name: str, task: Task, recipe: Recipe) -> Recipe:
     return found if recipe.length is None else found.replace(length=recipe.length)
 
 
-def _run(args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows) -> None:
+def _run(
+    args: Namespace, task: Task, questions: list[Question], recipe: Recipe, kept: rows.Rows, crew: Fleet | None
+) -> None:
     """Decode and grade what is missing."""
     check(task, args.insist)
+    if crew is not None:
+        began = time.monotonic()
+        with crew, show.fleet(crew, kept, show.many(len(questions), "question")):
+            resume(task, crew, questions, recipe, kept, batch=args.batch, insist=args.insist)
+        kept.header |= {"wall_seconds": time.monotonic() - began}
+        models.tell_lost(crew)
+        return
     model = models.as_run(args, models.load_model(args, _model(args, task)))
     words = model.tokenizer
     if _chat(args, task) and not (isinstance(words, Chats) and words.template is not None):
@@ -183,7 +203,16 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Window:
+    """A window of text or a document, by its number."""
+
+    number: int
+
+
 def _eval_text(args: Namespace) -> None:
+    models.check_fleet(args)
+    refuse(args, ("ray",), "text, which one process measures", "use --shard")
     flags.none(args, "text, whose NELBO needs no decoding")
     names = (
         "data_dir",
@@ -216,23 +245,28 @@ def _eval_text(args: Namespace) -> None:
     else:
         windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
     sizes = prose.widths(words)[windows].sum(1)
-    about = models.header(args, "text", name, args.data, args.data, args.limit) | {"n": len(windows)}
+    some, shard = models.shard(args, [Window(number) for number in range(len(windows))], prose.TOGETHER)
+    mine, whole = [one.number for one in some], len(windows)
+    windows, sizes = windows[mine], sizes[mine]
+    about = models.header(args, "text", name, args.data, args.data, args.limit) | {"n": len(windows)} | shard
+    about |= {"batch": prose.TOGETHER}
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), kind), total=len(windows))
-        known = {int(row["number"]): float(row["nats"]) for row in kept.kept}
+        values = {int(row["number"]): float(row["nats"]) for row in kept.kept}
+        known = {place: values[number] for place, number in enumerate(mine) if number in values}
         last = time.perf_counter()
 
         def on_batch(begin: int, nats: NDArray[np.float64]) -> None:
             nonlocal last
             share, last = (time.perf_counter() - last) / len(nats), time.perf_counter()
-            new = [(number, value) for number, value in enumerate(nats.tolist(), begin) if number not in known]
+            new = [(place, value) for place, value in enumerate(nats.tolist(), begin) if place not in known]
             kept.add(
-                {"task": "text", "number": number, "nats": value, "bytes": int(sizes[number]), "seconds": share}
-                for number, value in new
+                {"task": "text", "number": mine[at], "nats": value, "bytes": int(sizes[at]), "seconds": share}
+                for at, value in new
             )
             bar.update(task, completed=begin + len(nats))
 
-        each = prose.nelbo(model.network, windows, on_batch=on_batch, known=known)
+        each = prose.nelbo(model.network, windows, on_batch=on_batch, known=known, numbers=mine, count=whole)
     middle, low, high = prose.bits_per_byte(each, sizes)
     found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
     seconds = sum(row["seconds"] for row in kept.kept)
@@ -294,6 +328,8 @@ def add_eval(parser: ArgumentParser) -> None:
     )
     flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
+    models.add_shard(parser)
+    models.add_fleet(parser)
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
     parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
     about = "decode answers in the form of right ones only: countdown and problems"

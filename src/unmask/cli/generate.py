@@ -8,25 +8,26 @@ import stat
 import sys
 import warnings
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from unmask.cli import flags, models, show
 from unmask.cli.parser import flag
 from unmask.decoding.background import count
-from unmask.decoding.decode import OnResults, Result, decode_batch, in_waves, layout
-from unmask.decoding.defaults import canonical
+from unmask.decoding.decode import OnResults, Result
 from unmask.decoding.form import Form, form
 from unmask.decoding.named_recipes import RECIPES
-from unmask.decoding.prompt import HOLE, MARKER, Text, fitting_length
+from unmask.decoding.prompt import HOLE, MARKER
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, spelled
-from unmask.decoding.trace import OnEvent
 from unmask.errors import AlikeWarning, InputError
 from unmask.evaluate import batch, bulk, rows
-from unmask.models import Denoiser, load_tokenizer
+from unmask.evaluate.crew import Here
+from unmask.evaluate.crew import run as run_job
+from unmask.models import Denoiser, load_tokenizer, on_device
 from unmask.tasks import files
 
 DEFAULT = "text"
@@ -47,6 +48,10 @@ class Asked:
     canvas: bool
     several: bool  # they are of a file, or --n asks for several answers
 
+    @property
+    def items(self) -> list[bulk.Prompt]:
+        return [bulk.Prompt(number, text) for number, text in enumerate(self.texts)]
+
     def given(self, number: int) -> dict[str, str]:
         return {"canvas" if self.canvas else "prompt": self.texts[number]}
 
@@ -63,10 +68,15 @@ def run_generate(args: Namespace) -> None:
         _write(args, asked, name, recipe)
         return
     model = models.as_run(args, models.load_model(args, name))
-    decode = _decoder(args, asked, model, recipe)
-    size = len(asked.texts) if args.trace else _size(args, model, recipe)
+    size = len(asked.texts) if args.trace else _size(args, model.device, recipe)
+    items = asked.items
+    job = _job(args, asked, recipe, size).prepared(model, items)
     waiting: dict[int, Result] = {}
     shown_so_far: list[int] = []
+
+    def decode(numbers: Sequence[int], size: int | None, on_results: OnResults | None) -> list[Result]:
+        with show.following() as watch:
+            return job.results(model, [items[number] for number in numbers], on_results, watch, args.trace)
 
     def shown(part: list[bulk.Done]) -> None:
         """Show results in the order of their prompts."""
@@ -75,7 +85,7 @@ def run_generate(args: Namespace) -> None:
             shown_so_far.append(number)
             _show(args, asked, model, number, waiting.pop(number))
 
-    bulk.run(len(asked.texts), size, decode, shown, refills=in_waves(recipe))
+    bulk.run(len(asked.texts), size, decode, shown, refills=job.refills)
     if model.device.type == "cuda" and not args.json:
         show.note(show.memory_used(models.used(model)))
 
@@ -97,6 +107,11 @@ def _check(args: Namespace) -> None:
         raise InputError("--logprobs has no effect on text", "add --json, or -o FILE with --prompts")
     if args.trace is not None and args.batch is not None:
         raise InputError("a trace holds one batch, of all texts", "leave --batch or --trace out")
+    if args.shard is not None and args.output is None:
+        raise InputError("--shard divides the rows of a run over files", "add --prompts FILE and -o FILE")
+    models.check_fleet(args)
+    if args.ray is not None and args.output is None:
+        raise InputError("--ray is for a file of prompts", "add --prompts FILE and -o FILE")
     if args.output is None:
         return
     if args.prompts is None:
@@ -111,46 +126,16 @@ def _check(args: Namespace) -> None:
 # --- decoding --------------------------------------------------------------------------------------------------------
 
 
-Watching = Callable[[], AbstractContextManager[OnEvent | None]]
-
-
-def _decoder(
-    args: Namespace, asked: Asked, model: Denoiser, recipe: Recipe, watching: Watching = show.following
-) -> bulk.Decode:
-    """A function that decodes the texts of some numbers; all texts are checked first."""
-    texts: list[Text] = [_messages(one, args.system) for one in asked.texts] if args.chat else list(asked.texts)
+def _job(args: Namespace, asked: Asked, recipe: Recipe, size: int) -> bulk.Generating:
+    """What is done with the texts."""
     whole = args.recipe is not None
     given = {} if whole else flags.given(args)
-    if not asked.canvas:
-        if recipe.length is None and not whole:
-            recipe = recipe.replace(length=fitting_length(model, texts))
-            given |= {"length": recipe.length}
-        layout(model, texts, None, recipe, at_most=not whole and canonical(given).get("length") is None)
-
-    def decode(numbers: Sequence[int], size: int | None, on_results: OnResults | None) -> list[Result]:
-        some = [texts[number] for number in numbers]
-        with watching() as on_event:
-            return decode_batch(
-                model,
-                None if asked.canvas else some,
-                canvases=some if asked.canvas else None,
-                recipe=recipe if whole else None,
-                stop=args.stop,
-                form=args.form,
-                seeds=[recipe.seed + number for number in numbers],
-                trace=args.trace,
-                on_event=on_event,
-                logprobs=args.logprobs,
-                batch_size=size,
-                on_results=on_results,
-                **given,
-            )
-
-    return decode
+    said = (args.chat, args.system, args.stop, args.logprobs, args.form)
+    return bulk.Generating(recipe, size, whole, given, asked.canvas, *said)
 
 
-def _size(args: Namespace, model: Denoiser, recipe: Recipe) -> int:
-    return int(args.batch or batch.size("prompt", model.device, recipe.build_search().particles))
+def _size(args: Namespace, device: torch.device, recipe: Recipe) -> int:
+    return int(args.batch or batch.size("prompt", device, recipe.build_search().particles))
 
 
 def _show(args: Namespace, asked: Asked, model: Denoiser, number: int, result: Result) -> None:
@@ -173,20 +158,30 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
     about = models.header(args, "generate", name, args.prompts, args.prompts) | {"recipe": recipe.to_dict(), "n": n}
     about |= {"chat": args.chat, "system": args.system, "stop": args.stop, "samples": args.n, "logprobs": args.logprobs}
     about |= {} if args.form is None else {"form": [None if one is None else list(one) for one in args.form.parts]}
+    crew = models.fleet(args, name)
+    size = _size(args, on_device(name, args.device) if crew is None else crew.device, recipe)
+    mine, shard = models.shard(args, asked.items, size)
+    about |= {"batch": size, **shard, **models.fleet_header(crew, about["weights"])}
+    n = len(mine)
     with rows.opened(args.output, about) as kept:
         done = {int(row["number"]) for row in kept.kept}
-        if kept.missing:
+        if kept.missing and crew is not None:
+            with crew, show.fleet(crew, kept, show.many(n, "prompt")):
+                run_job(crew, _job(args, asked, recipe, size), mine, kept.add, done)
+            models.tell_lost(crew)
+        elif kept.missing:
             model = models.as_run(args, models.load_model(args, name))
             with show.evaluating(n, len(done), show.many(n, "prompt")) as watch:
-                decode, tell = _decoder(args, asked, model, recipe, lambda: nullcontext(watch)), show.paced()
+                tell = show.paced()
 
-                def store(part: list[bulk.Done]) -> None:
-                    kept.add(bulk.row(one, asked.texts[one.number]) for one in part)
+                def store(new: list[rows.Line]) -> None:
+                    kept.add(new)
                     tell(f"{args.output}: {len(kept.kept)} of {n}")
 
-                bulk.run(n, _size(args, model, recipe), decode, store, done, in_waves(recipe))
+                job = _job(args, asked, recipe, size).prepared(model, asked.items)  # all of them say the length
+                run_job(Here(model, watch), job, mine, store, done)
         there = f", {len(done)} of them from before" if done else ""
-    show.note(f"{args.output}: {show.many(n, 'row')}{there}")
+    show.note(f"{args.output}: {show.many(len(kept.kept), 'row')}{there}")
 
 
 # --- the texts -------------------------------------------------------------------------------------------------------
@@ -271,12 +266,6 @@ def _form(args: Namespace) -> Form | None:
     return form(patterns[0] if patterns and len(patterns) == 1 else patterns, args.choices, schema)
 
 
-def _messages(prompt: str, system: str | None) -> list[dict[str, str]]:
-    """A dialogue of one question, after what the system is told."""
-    first = [] if system is None else [{"role": "system", "content": system}]
-    return [*first, {"role": "user", "content": prompt}]
-
-
 def add_generate(parser: ArgumentParser) -> None:
     parser.usage = "unmask generate [PROMPT] [flags]"
     parser.epilog = f"{NOTES}\n\n{parser.epilog}"
@@ -306,6 +295,8 @@ def add_generate(parser: ArgumentParser) -> None:
     flag(parser, "--json", "print one JSON object for each prompt")
     flag(parser, "--logprobs N", "with --json or -o: every token when it was written, and the N most probable ones")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
+    models.add_shard(parser)
+    models.add_fleet(parser)
     models.add_model(parser, DEFAULT)
     models.add_running(parser)
     flags.add(parser)

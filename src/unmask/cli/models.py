@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -15,6 +17,7 @@ from unmask.cli import show
 from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.decoding.settings import describe
+from unmask.errors import InputError
 from unmask.models import FAMILIES, MODELS, Denoiser, default_recipe, fingerprint, load, memory
 from unmask.models.files.checkpoint import DTYPES, dtype_name
 from unmask.models.files.convert import convert
@@ -22,6 +25,11 @@ from unmask.models.laws import check
 from unmask.models.made.fabricate import SIZES, fabricate
 from unmask.models.transformer import Transformer, compiled
 from unmask.models.wrap import Chunked, layers
+
+if TYPE_CHECKING:
+    from unmask.evaluate.fleet import Fleet
+    from unmask.evaluate.parts import Numbered
+Item = TypeVar("Item", bound="Numbered")
 
 # flags of add_model
 LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift")
@@ -55,6 +63,81 @@ def add_running(parser: ArgumentParser) -> None:
     """The flags that say how its network is run."""
     flag(parser, "--max-rows N", "rows through the network at a time: bounds memory")
     flag(parser, "--compile", "compile the network first: takes a minute, pays in long runs on a GPU")
+
+
+def add_shard(parser: ArgumentParser) -> None:
+    """The flag that divides a run over several commands."""
+    about = "only every Nth batch from the Ith on, as 3/16; `unmask join` makes one file of all shards"
+    flag(parser, "--shard I/N", about)
+
+
+def add_fleet(parser: ArgumentParser) -> None:
+    """The flags that have a run done by many processes."""
+    group = parser.add_argument_group("on many GPUs or machines (`unmask help scale`)")
+    about = "workers of Ray do the batches: those of this machine, of a running cluster (auto) or of one at HOST:PORT"
+    group.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=about)
+    flag(group, "--workers N|MIN-MAX", "how many; a range waits for a cluster that grows [all that there is room for]")
+    group.add_argument("--gpus", type=float, metavar="X", help="GPUs of each worker; 0: it runs on CPUs [1]")
+    group.add_argument("--cpus", type=int, metavar="N", help="CPUs of each worker, and its threads [1]")
+    flag(group, "--skip-lost", "leave out questions whose workers were lost three times, instead of ending the run")
+
+
+def check_fleet(args: Namespace) -> None:
+    """Refuse flags of workers where there are none."""
+    given = [one for one in ("workers", "gpus", "cpus") if getattr(args, one) is not None]
+    given += ["skip-lost"] if args.skip_lost else []
+    if args.ray is None and given:
+        raise InputError(f"--{given[0]} has no effect without --ray", "add --ray")
+
+
+def fleet(args: Namespace, name: str) -> Fleet | None:
+    """The fleet that the flags ask for; it begins when it is entered."""
+    check_fleet(args)
+    if args.ray is None:
+        return None
+    if args.device not in ("cpu", "auto"):
+        raise InputError("--device has no effect with --ray", "--gpus says where workers run")
+    if args.shard is not None:
+        raise InputError("--shard and --ray exclude each other", "workers take all batches: leave --shard out")
+    from unmask.evaluate.fleet import Fleet, Loading
+
+    plain = {one: getattr(args, one) for one in (*LOADING, "max_rows", "compile") if one != "device"}
+    gpus, cpus = 1.0 if args.gpus is None else args.gpus, 1 if args.cpus is None else args.cpus
+    loading = Loading(name, **plain)
+    return Fleet(args.ray, loading, _workers(args.workers), gpus, cpus, skip_lost=args.skip_lost)
+
+
+def _workers(text: str | None) -> int | tuple[int, int] | None:
+    """`4` or `4-32`."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text or "1")
+    if found is None:
+        raise InputError(f"workers is {text!r}", "give a number, or a range like 4-32")
+    return None if text is None else int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+
+
+def tell_lost(crew: Fleet) -> None:
+    """Name the questions that --skip-lost left out."""
+    for part in crew.given_up:
+        show.note(f"unmask: warning: workers were lost while they did questions {part.named()}, which are left out")
+
+
+def fleet_header(crew: Fleet | None, weights: str | None) -> dict[str, Any]:
+    """What differs in the header of a run that others do; they are told the hash of its weights."""
+    if crew is None:
+        return {}
+    crew.loading = replace(crew.loading, weights=weights)
+    return {"device": str(crew.device), "threads": crew.cpus, "workers": {}}
+
+
+def shard(args: Namespace, items: Sequence[Item], size: int) -> tuple[list[Item], dict[str, Any]]:
+    """The items that this command decodes, and the fields of its header that say which they are."""
+    from unmask.evaluate.parts import to_shard  # a list of models needs no rows
+
+    if args.shard is None:
+        return list(items), {}
+    found = to_shard(args.shard)
+    mine = found.of(items, size)
+    return mine, {"shard": f"{found} of batches of {size}", "whole": len(items), "n": len(mine)}
 
 
 def load_model(args: Namespace, name: str) -> Denoiser:
@@ -91,7 +174,12 @@ def default_settings(args: Namespace, name: str) -> Mapping[str, Any]:
 
 
 def header(
-    args: Namespace, task: str, model: str, data: str | None, file: str | Path | None, limit: int | None = None
+    args: Namespace,
+    task: str,
+    model: str,
+    data: str | None,
+    file: str | Path | None,
+    limit: int | None = None,
 ) -> dict[str, Any]:
     """Where the rows of a run come from: model, data and device, with a progress bar for the hash of the weights."""
     from unmask.evaluate.header import header as made  # a list of models needs no rows

@@ -109,6 +109,14 @@ COMMANDS: dict[str, Command] = {
   unmask eval sudoku --data puzzle.txt --sampler uniform --temperature 1 --rows other.jsonl
   unmask compare one.jsonl other.jsonl""",
     ),
+    "join": Command(
+        "compare",
+        "Make one file of the rows of all shards of a run, equal to that of the whole run.",
+        """\
+  unmask generate --prompts lines.txt --model random --length 8 --batch 1 --shard 1/2 -o out.1.jsonl
+  unmask generate --prompts lines.txt --model random --length 8 --batch 1 --shard 2/2 -o out.2.jsonl
+  unmask join out.1.jsonl out.2.jsonl -o out.jsonl""",
+    ),
     "judge": Command(
         "judge",
         "Judge texts by a causal model: perplexity, diversity, and their correlation with path entropy.",

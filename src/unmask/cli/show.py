@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # a command that only prints a table loads no model and no to
     from unmask.decoding.decode import Result
     from unmask.decoding.named_recipes import NamedRecipe
     from unmask.decoding.trace import Event, OnEvent
+    from unmask.evaluate.fleet import Fleet
+    from unmask.evaluate.fleet import Progress as FleetProgress
+    from unmask.evaluate.rows import Rows
     from unmask.models.laws import Verdict
 
 
@@ -314,6 +317,25 @@ def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[OnEven
             bar.update(task, completed=min(questions, before + now * decided / open))
 
         yield None if bar.disable else _counting(on_progress)
+
+
+@contextmanager
+def fleet(crew: Fleet, kept: Rows, name: str) -> Iterator[None]:
+    """Show how many rows a fleet has made, with its workers; without a terminal a line now and then."""
+    total, done, tell = int(kept.header["n"]), len(kept.kept), paced()
+    with progress() as bar:
+        task = bar.add_task(name, total=total, completed=done)
+
+        def on_progress(found: FleetProgress) -> None:
+            rate = (len(kept.kept) - done) / max(found.seconds, 1e-9)
+            again = f", {many(found.again, 'part')} again" if found.again else ""
+            line = f"{found.ready} of {many(found.asked, 'worker')}, {rate:.2f} rows/s{again}"
+            bar.update(task, completed=len(kept.kept), description=line)
+            tell(f"{len(kept.kept)} of {name}: {line}")
+
+        crew.on_progress = on_progress
+        crew.on_workers = lambda kinds: kept.note({"workers": kinds})
+        yield
 
 
 def _follow(bar: Progress) -> OnEvent:

@@ -33,6 +33,7 @@ def header(
     file: str | Path | None,  # where it is
     limit: int | None,
     loading: Mapping[str, Any] | None = None,  # settings that change the loaded model
+    batch: int | None = None,  # questions that are decoded together; the caller may add it
 ) -> dict[str, Any]:
     """What every run says about itself; the caller adds the recipe and the number of rows."""
     return {
@@ -45,6 +46,9 @@ def header(
         "sha256": sha256(file),
         "limit": limit,
         **origin(on_device(model, device)),
+        "threads": torch.get_num_threads(),
+        "batch": batch,
+        "workers": None,
     }
 
 

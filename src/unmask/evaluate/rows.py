@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, field, fields
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from unmask.errors import InputError, many
+from unmask.evaluate.lock import holder, locked, release
 
 KIND = "unmask rows"
 Line = dict[str, Any]
@@ -38,13 +38,16 @@ SAME = {  # header fields that a resumed run must share with its file, and their
     "samples": "the number of answers to a prompt",
     "logprobs": "logprobs",
     "recipe": "the recipe",
+    "shard": "the shard",
 }
 LATER = (
     "template_sha256",
     "background",
     "task_sha256",
+    "shard",
 )  # not in headers of version 0.1, whose runs keep their identity
-ORIGIN = ("version", "torch", "device", "machine", "commit")  # may change on resuming; the change is recorded
+# may change on resuming; the change is recorded
+ORIGIN = ("version", "torch", "device", "machine", "threads", "batch", "workers", "commit")
 
 
 # --- JSON lines ------------------------------------------------------------------------------------------------------
@@ -55,7 +58,7 @@ class JsonLines:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        self.file = _opened(self.path)
+        self.file, self.lock = _opened(self.path)
         content = self.file.read()
         self.end = content.rfind(b"\n") + 1  # what follows is a line that was cut off
         self.lines, self.torn = parsed(content), content[self.end :]
@@ -73,17 +76,22 @@ class JsonLines:
 
     def __exit__(self, *error: object) -> None:
         self.file.close()
+        release(self.lock)
 
 
 def append(path: str | Path, lines: Iterable[Line]) -> None:
     """Append lines to a file that several runs share; it is locked while this writes."""
-    with _opened(str(path), wait=True) as file:
+    file, lock = _opened(str(path), wait=True)
+    with file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
         if file.read() not in (b"", b"\n"):  # the last line was cut off
             file.seek(0)
             end = file.read().rfind(b"\n") + 1
-        _write(file, end, lines)
+        try:
+            _write(file, end, lines)
+        finally:
+            release(lock)
 
 
 def _write(file: IO[bytes], end: int, lines: Iterable[Line]) -> int:
@@ -117,21 +125,6 @@ def to_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def locked(file: IO[Any], wait: bool = False) -> bool:
-    """Lock an open file until it is closed or the process ends; False where another has it locked."""
-    if sys.platform == "win32":  # has no such locks
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # nor have some file systems
-    return True
-
-
 @contextmanager
 def started(path: str | None) -> Iterator[Callable[[Iterable[Line]], None]]:
     """A function that appends rows to a new file; without a path it stores nothing."""
@@ -155,20 +148,30 @@ def started(path: str | None) -> Iterator[Callable[[Iterable[Line]], None]]:
             raise KeyboardInterrupt(*([f"{many(kept, 'row is', 'rows are')} in {path!r}"] if kept else [])) from None
 
 
-def _opened(path: str, wait: bool = False) -> IO[bytes]:
-    """A file to read and append to, which no other run has open."""
+def _opened(path: str, wait: bool = False) -> tuple[IO[bytes], Path | bool]:
+    """A file to read and append to, which no other run has open, and its lock."""
     place = Path(path)
     try:
         if place.exists() and not place.is_file():
             raise InputError(f"{path!r} is not a regular file", "rows need one that can be read again")
         binary = getattr(os, "O_BINARY", 0)  # of Windows
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | binary, 0o666), "r+b")
+        number = os.open(path, os.O_RDWR | os.O_CREAT | binary, 0o666)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise InputError(f"cannot write {path!r}", getattr(error, "strerror", None) or str(error)) from None
-    if not locked(file, wait):
+    file = os.fdopen(number, "r+b")
+    lock = locked(file, path, wait)
+    if lock is False:
         file.close()
-        raise InputError(f"another run is writing {path!r}", "wait for it, or give another place")
-    return file
+        raise _busy(path)
+    return file, lock
+
+
+def _busy(path: str) -> InputError:
+    who = holder(path)
+    if who is None:
+        return InputError(f"another run is writing {path!r}", "wait for it, or give another place")
+    way = f"wait for it, or if it has ended remove {path + '.lock'!r}: this file system has no locks"
+    return InputError(f"another run is writing {path!r} ({who})", way)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -255,6 +258,14 @@ class Rows:
             self.first = []
         self.kept += some
 
+    def note(self, about: Mapping[str, Any]) -> None:
+        """Have a line before the next row that says what changed in the header, if it did."""
+        if self.kept or self.file is not None:
+            before = self.header | {name: value for line in self.first for name, value in line["resumed"].items()}
+            if any(before.get(name) != value for name, value in about.items()):
+                self.first = [*self.first, {"resumed": dict(about)}]
+        self.header = self.header | dict(about)
+
     @property
     def missing(self) -> int:
         """How many rows the run still lacks."""
@@ -279,6 +290,11 @@ def read(path: str | Path) -> Rows:
     return found
 
 
+def timeless(row: Mapping[str, Any]) -> Line:
+    """A row without its seconds: all that is equal where the same part was decoded twice."""
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
 def identity(header: Mapping[str, Any]) -> Line:
     """What makes two runs differ: the fields of a header that they must share."""
     made = {name: header.get(name) for name in SAME if name not in LATER or header.get(name) is not None}
@@ -296,7 +312,9 @@ def _is_path(value: object) -> bool:
 def check_place(path: str | None) -> None:
     """Refuse a file that cannot hold rows, before the long work."""
     if path is not None:
-        _opened(path).close()
+        file, lock = _opened(path)
+        file.close()
+        release(lock)
 
 
 @contextmanager
@@ -339,10 +357,11 @@ def _run(lines: list[Line | None], torn: bytes, path: str) -> Rows | None:
         if row is not None and isinstance(row.get("resumed"), dict):
             header = header | row["resumed"]
             moves.append(row["resumed"])
-        elif row is None or not isinstance(row.get("number"), int) or row["number"] in found:
-            raise InputError(f"line {number} of {path!r} is not a row, or repeats one", "give another file")
-        else:
-            found[row["number"]] = row
+        elif row is None or not isinstance(row.get("number"), int):
+            raise InputError(f"line {number} of {path!r} is not a row", "give another file")
+        elif timeless(found.setdefault(row["number"], row)) != timeless(row):  # equal ones are read as one
+            what = f"line {number} of {path!r} repeats row {row['number']} with other values"
+            raise InputError(what, "remove one of the two, or give another file")
     return Rows(header, list(found.values()), resumed=moves, begun=begun)
 
 

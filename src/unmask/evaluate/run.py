@@ -7,21 +7,26 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.core.denoiser import Denoiser, traits
+import torch
+
+from unmask.core.denoiser import Denoiser
 from unmask.decoding.decode import OnResults, Result, decode_batch, in_waves
 from unmask.decoding.defaults import Settings, canonical, over
 from unmask.decoding.prompt import Text, from_prompt
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, ModelError, UnmaskError
-from unmask.evaluate.batch import parts
 from unmask.evaluate.batch import size as rows_at_once
-from unmask.evaluate.rows import Row, Rows
+from unmask.evaluate.crew import Crew, Store, crew_of
+from unmask.evaluate.crew import run as run_job
+from unmask.evaluate.rows import Line, Row, Rows
 from unmask.tasks import Example, Task, puzzle_of, sandbox, shots
+from unmask.tasks.own import Sent, received, sent
+from unmask.tasks.task import Wording
 
 MEMORY = 4 * 2**30  # of a program, as EvalPlus has it: the gold answer of Mbpp/255 takes more than one GiB
 
@@ -120,7 +125,7 @@ def suits(task: Task, model: Denoiser) -> None:
 
 def evaluate(
     task: Task,
-    model: Denoiser,
+    model: Denoiser | Crew,
     recipe: Recipe | None = None,
     *,
     data: str | Path | None = None,
@@ -131,15 +136,16 @@ def evaluate(
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> list[Row]:
-    """The questions of a task through a model, as `unmask eval` asks and grades them, without a file of rows.
+    """The questions of a task through a model or a crew, as `unmask eval` asks and grades them, without a file of rows.
 
     Without a recipe the model's default holds, with those of the task and the `settings` over it. `data` is the file of
     the questions where the task does not hold them, `shots` that of the worked examples.
     """
     check(task)
     questions = asked(task, data, shots, limit, chat).fit
-    used = default(task, settings, traits(model).recipe, model.name) if recipe is None else recipe.replace(**settings)
-    return run(task, model, questions, used, batch=batch_size, on_event=on_event)
+    crew = crew_of(model, on_event)
+    used = default(task, settings, crew.settings, crew.name) if recipe is None else recipe.replace(**settings)
+    return run(task, crew, questions, used, batch=batch_size)
 
 
 def default(task: Task, given: Settings, of_model: Settings, name: str) -> Recipe:
@@ -147,9 +153,62 @@ def default(task: Task, given: Settings, of_model: Settings, name: str) -> Recip
     return over(given, {**canonical(of_model), **task.recipe}, name, canvas=True)  # its length is the task's
 
 
+def together(task: Task, recipe: Recipe, device: torch.device) -> int:
+    """Questions that are decoded together on a device, by default."""
+    kind = "prompt" if task.puzzle is None else "puzzle"
+    return rows_at_once(kind, device, recipe.build_search().particles)
+
+
+@dataclass(frozen=True)
+class Answering:
+    """The job of an evaluation: questions -> their rows."""
+
+    task: Task
+    recipe: Recipe
+    size: int  # questions that are decoded together
+    insist: bool = False
+    given: Mapping[int, list[int]] = field(default_factory=dict)  # number of a question -> its prompt as ids; not sent
+
+    @property
+    def refills(self) -> bool:
+        return in_waves(self.recipe)
+
+    def check(self) -> None:
+        """Answers can be graded here: programs are confined, packages are there."""
+        check(self.task, self.insist)
+
+    def prepared(self, model: Denoiser, items: Sequence[Question]) -> Answering:
+        if self.task.puzzle is not None:
+            suits(self.task, model)
+        return replace(self, given={one.number: _encoded(self.task, model, self.recipe, one) for one in items})
+
+    def do(self, model: Denoiser, items: Sequence[Question], store: Store, on_event: OnEvent | None = None) -> None:
+        task, grade = self.task, grader(self.task, self.insist)
+        known = self.given or self.prepared(model, items).given
+        given = [known[one.number] for one in items]
+        if not self.refills:
+            results = _decoded(task, model, items, given, self.recipe, on_event)
+            pairs = zip(items, given, results, strict=True)
+            store([vars(_row(task, *pair, len(items), grade)) for pair in pairs])
+            return
+
+        def as_they_come(count: int, total: int, found: list[Result]) -> None:
+            store([vars(_row(task, items[one.number], given[one.number], one, 1, grade)) for one in found])
+
+        _decoded(task, model, items, given, self.recipe, on_event, self.size, as_they_come)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tasks hold functions, which cannot be sent: their name is, or that of the file that defines them."""
+        return _received, (sent(self.task), self.task.wording, self.recipe, self.size, self.insist)
+
+
+def _received(task: Sent, wording: Wording, recipe: Recipe, size: int, insist: bool) -> Answering:
+    return Answering(replace(received(task), wording=wording), recipe, size, insist)
+
+
 def run(
     task: Task,
-    model: Denoiser,
+    model: Denoiser | Crew,
     questions: Sequence[Question],
     recipe: Recipe,
     *,
@@ -163,46 +222,26 @@ def run(
 
     `on_rows` gets the rows of each batch, `on_event` every event of decoding. Batches are cut at the same places
     whatever is in `done`, so that a resumed run rounds like one that was never stopped. `insist` grades programs where
-    the kernel cannot confine them.
+    the kernel cannot confine them. A crew in place of the model does the batches in other processes.
     """
-    if task.puzzle is not None:
-        suits(task, model)
-    elif recipe.length is None:
+    if task.puzzle is None and recipe.length is None:
         recipe = recipe.replace(length=task.length)
-    kind = "prompt" if task.puzzle is None else "puzzle"
-    size = batch or rows_at_once(kind, model.device, recipe.build_search().particles)
-    grade = grader(task, insist)
-    todo = [part for part in parts(questions, size) if any(one.number not in done for one in part)]
-    ready = [[_encoded(task, model, recipe, one) for one in part] for part in todo]  # before the long work
-    rows: list[Row] = []
-    if in_waves(recipe):  # a batch refills with the next questions, so rows come in any order
-        pending = [
-            pair
-            for part, given in zip(todo, ready, strict=True)
-            for pair in zip(part, given, strict=True)
-            if pair[0].number not in done
-        ]
+    if task.puzzle is not None and not isinstance(model, Crew):
+        suits(task, model)
+    crew, rows = crew_of(model, on_event), list[Row]()
+    size = batch or together(task, recipe, crew.device)
 
-        def store(count: int, total: int, found: list[Result]) -> None:
-            rows.extend(new := [_row(task, *pending[one.number], one, 1, grade) for one in found])
-            on_rows(new)
-
-        if pending:
-            asked, ids = [one for one, _ in pending], [one for _, one in pending]
-            _decoded(task, model, asked, ids, recipe, on_event, size, store)
-        return rows
-    for part, given in zip(todo, ready, strict=True):
-        results = _decoded(task, model, part, given, recipe, on_event)
-        pairs = zip(part, given, results, strict=True)
-        new = [_row(task, *pair, len(part), grade) for pair in pairs if pair[0].number not in done]
+    def store(lines: list[Line]) -> None:
+        rows.extend(new := [Row(**line) for line in lines])
         on_rows(new)
-        rows += new
+
+    run_job(crew, Answering(task, recipe, size, insist), questions, store, done)
     return rows
 
 
 def resume(
     task: Task,
-    model: Denoiser,
+    model: Denoiser | Crew,
     questions: Sequence[Question],
     recipe: Recipe,
     kept: Rows,

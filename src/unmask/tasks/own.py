@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import platform
 import re
 import sys
 import traceback
@@ -23,6 +24,7 @@ from unmask.tasks.task import DefinedIn, Example, Source, Task, Wording, named
 
 Questions = Iterable[Any] | Mapping[str, Any]  # prompts, pairs (prompt, answer), or a mapping prompt -> answer
 Grade = Callable[..., Any]  # (text) or (text, answer) -> True or False
+Sent = tuple[str, str | None]  # name of a task, or place of its file and the SHA-256
 FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)  # my_task.py, or my_task.py:name
 WAY = "define one: `@task(questions)` over a function of text and answer (`from unmask import task`)"
 
@@ -168,8 +170,35 @@ def read_task(name: str | Path) -> Task:
     if wanted is not None and wanted not in tasks:
         raise unknown("task", wanted, tasks)
     sha256 = hashlib.sha256(code).hexdigest()
-    chosen = tasks[wanted or next(iter(tasks))]
-    return replace(chosen, wording=Wording(path.name, sha256), defined_in=DefinedIn(path.name, sha256))
+    name = wanted or next(iter(tasks))
+    defined = DefinedIn(path.name, sha256, f"{path.resolve()}:{name}")
+    return replace(tasks[name], wording=Wording(path.name, sha256), defined_in=defined)
+
+
+# --- a task in another process ---------------------------------------------------------------------------------------
+
+GRADES = ("extract", "as_published", "strict", "programs", "puzzle", "stop", "group", "seconds")
+
+
+def sent(task: Task) -> Sent:
+    """The name of a task, or of the file that defines it with its hash: a task holds functions, which stay here."""
+    if task.defined_in is not None:
+        return task.defined_in.place, task.defined_in.sha256
+    known = TASKS.get(task.name)
+    if known is None or any(getattr(known, name) != getattr(task, name) for name in GRADES):
+        way = "define it in a Python file, and read it with `unmask.tasks.own.read_task`"
+        raise InputError(f"the task {task.name} cannot be sent to other processes", way)
+    return task.name, None
+
+
+def received(name: Sent) -> Task:
+    """The task that was sent; a file must be there, too, with the same content."""
+    task = TASKS[name[0]] if name[1] is None else read_task(name[0])
+    if task.defined_in is not None and task.defined_in.sha256 != name[1]:
+        raise InputError(
+            f"{name[0].rpartition(':')[0]!r} differs on {platform.node()}", "copy the file to every machine"
+        )
+    return task
 
 
 def _run(path: Path, code: bytes) -> ModuleType:

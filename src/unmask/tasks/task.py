@@ -106,6 +106,7 @@ class DefinedIn:
 
     file: str  # its name, without folders
     sha256: str
+    place: str = ""  # its whole path, with :NAME of the task, to read it again in another process
 
 
 @dataclass(frozen=True)

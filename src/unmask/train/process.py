@@ -57,7 +57,12 @@ def expected(schedule: Schedule, tilt: float = 0.0) -> float:
 def masked(open: Tensor, time: Tensor, schedule: Schedule, generator: torch.Generator) -> Tensor:  # [B, L] bool
     """Which of the open positions are masked at these times, [B] or [B, L]."""
     chance = torch.rand(open.shape, generator=generator, device=open.device)
-    return open & (chance >= schedule.kept(time if time.dim() == 2 else time[:, None]))
+    return open & hidden(time, schedule, chance)
+
+
+def hidden(time: Tensor, schedule: Schedule, chance: Tensor) -> Tensor:  # [B, L] bool
+    """Which positions are masked at these times, [B] or [B, L], by a number in (0, 1) for each."""
+    return chance >= schedule.kept(time if time.dim() == 2 else time[:, None])
 
 
 def blocks_of(open: Tensor, size: int) -> Tensor:  # [B, L] int64

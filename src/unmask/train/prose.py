@@ -21,10 +21,11 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from unmask.core import dice
 from unmask.errors import InputError
 from unmask.models.network import Network
 from unmask.tasks.files import documents
-from unmask.train.process import SCHEDULES, masked, times
+from unmask.train.process import SCHEDULES, hidden, times
 from unmask.train.task import Array, DataOptions, TrainTask
 from unmask.train.words import END, MASK, made_words, read_words
 
@@ -210,30 +211,41 @@ def nelbo(
     seed: int = 0,
     on_batch: Callable[[int, NDArray[np.float64]], None] = lambda begin, nats: None,
     known: Mapping[int, float] = MappingProxyType({}),
+    numbers: Sequence[int] | None = None,
+    count: int | None = None,
 ) -> NDArray[np.float64]:  # [N]
     """An estimate of each window's NELBO in nats; `on_batch` gets the index of a batch's first window and their NELBOs.
 
     Every window is masked at DRAWS times, one in each equal part of the unit interval, and all windows together spread
-    their times evenly over each part. A batch of windows that are `known` is not computed again.
+    their times evenly over each part. Times and masks of a window depend on its number, the number of windows and the
+    seed. A batch of windows that are `known` is not computed again. `numbers` are those of the rows among `count`
+    windows, where they are not all.
     """
     device, schedule = network.embed.weight.device, SCHEDULES["linear"]
     generator = torch.Generator().manual_seed(seed)
-    each = times(len(rows) * DRAWS, generator).view(DRAWS, -1)
-    each = each.gather(1, torch.rand(each.shape, generator=generator).argsort(1)).mT  # [N, DRAWS]
+    places = torch.arange(len(rows)) if numbers is None else torch.tensor(numbers)
+    each = times((count or len(rows)) * DRAWS, generator).view(DRAWS, -1)
+    each = each.gather(1, torch.rand(each.shape, generator=generator).argsort(1)).mT[places]  # [N, DRAWS]
     found = []
     for begin in range(0, len(rows), TOGETHER):
         clean = torch.from_numpy(rows[begin : begin + TOGETHER]).to(device)
         nats = torch.zeros(len(clean), dtype=torch.float64)
         old = [known[number] for number in range(begin, begin + len(clean)) if number in known]
-        for when in each[begin : begin + TOGETHER].mT:
-            hide = masked(torch.ones(clean.shape, dtype=torch.bool), when, schedule, generator).to(device)
-            if len(old) == len(clean):
-                continue  # its masks are drawn all the same, so that those after them stay as they are
+        for draw, when in enumerate(each[begin : begin + TOGETHER].mT if len(old) < len(clean) else ()):
+            hide = hidden(when, schedule, chances(seed, places[begin : begin + TOGETHER], draw, clean.shape[1])).to(
+                device
+            )
             losses = log_loss(network, clean.masked_fill(hide, MASK), clean)
             nats += (losses * hide).sum(1).double().cpu() * schedule.weight(when) / DRAWS
         found.append(np.array(old) if len(old) == len(clean) else nats.numpy())
         on_batch(begin, found[-1])
     return np.concatenate(found)
+
+
+def chances(seed: int, numbers: torch.Tensor, draw: int, length: int) -> torch.Tensor:  # [B, L] float64
+    """A number in (0, 1) for each position of the windows of these numbers, by which it is masked or not."""
+    column = torch.arange(length)[None]
+    return dice.uniform(dice.keys([seed])[:, None], numbers[:, None], draw, column, dice.Purpose.NOISE)
 
 
 def bits_per_byte(

@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from unmask.decoding.decode import decode_batch
+from unmask.decoding.decode import OnResults, Result, decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
-from unmask.evaluate import batch, compare, rows
+from unmask.evaluate import batch, bulk, compare, rows
 from unmask.evaluate.compare import summary
 from unmask.evaluate.header import asked, header, table_sha256
 from unmask.evaluate.judge import Judge, Rules, Sample, figures, judged
 from unmask.evaluate.paper.plan import Cell, Experiment, Place
-from unmask.evaluate.run import canvases, check, prompts, resume, sift, spread
+from unmask.evaluate.run import canvases, check, prompts, resume, sift, spread, together
 from unmask.evaluate.stats import Floats, Places, bootstrap
-from unmask.models import Denoiser, family_name, fingerprint, load
+from unmask.models import Denoiser, family_name, fingerprint, load, on_device
 from unmask.models.transformer import compiled
 from unmask.models.wrap import Chunked
 from unmask.tasks import TASKS, Task, shots, with_prompt
@@ -129,6 +130,7 @@ def _each(job: PaperRun, verb: str) -> Iterator[Cell]:
 def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None, task: Task | None = None) -> dict[str, Any]:
     """The header of a cell's rows."""
     name = job.model or job.place.model
+    device = on_device(name, job.device)
     about = header(
         job.place.task or "text",
         name,
@@ -138,6 +140,7 @@ def _header(job: PaperRun, recipe: Recipe, n: int, data: str | None = None, task
         data=data and Path(data).name,
         file=data,
         limit=job.limit,
+        batch=_together(device, recipe) if task is None else together(task, recipe, device),
     )
     begun = {"data": job.place.prompt, "sha256": _hash(job.place.prompt)} if job.place.prompt else {}
     used = {"background": table_sha256(recipe)} if task is None else asked(task, recipe, job.shots)
@@ -284,29 +287,39 @@ def _sample(
 ) -> None:
     """Sample the texts that are missing; they begin with the prompt, and end before the first EOS."""
     done = {int(row["number"]) for row in kept.kept}
-    todo = [number for number in range(n) if number not in done]
-    most = batch.size("sample", model.device, recipe.build_search().particles)
-    size = 1 << (most.bit_length() - 1)  # a power of two: batches of few sizes, as compiling wants it
-    for some in batch.parts(todo, size):
+
+    def decode(numbers: Sequence[int], size: int | None, on_results: OnResults | None) -> list[Result]:
         on_progress(len(kept.kept), n)
-        asked, seeds = [prompt] * len(some), [recipe.seed + number for number in some]
-        results = decode_batch(model, asked, recipe=recipe, seeds=seeds)
-        kept.add(
-            {
-                "number": number,
-                "seed": one.seed,
-                "text": prompt + one.text if one.text else "",
-                "tokens": _until(one.tokens, model.vocab.eos),
-                "ended": any(token in model.vocab.eos for token in one.tokens),
-                "path_entropy": one.path_entropy,
-                "spread": spread(one),
-                "steps": one.steps,
-                "calls": one.calls,
-                "evaluations": one.evaluations,
-                "seconds": one.seconds / len(some),
-            }
-            for number, one in zip(some, results, strict=True)
-        )
+        seeds = [recipe.seed + number for number in numbers]
+        return decode_batch(model, [prompt] * len(numbers), recipe=recipe, seeds=seeds)
+
+    def store(part: list[bulk.Done]) -> None:
+        kept.add(_text_row(model, prompt, one) for one in part)
+
+    bulk.run(n, _together(model.device, recipe), decode, store, done)
+
+
+def _together(device: torch.device, recipe: Recipe) -> int:
+    """Texts that are sampled together: a power of two, so that compiling meets batches of few sizes."""
+    most = batch.size("sample", device, recipe.build_search().particles)
+    return 1 << (most.bit_length() - 1)
+
+
+def _text_row(model: Denoiser, prompt: str, one: bulk.Done) -> rows.Line:
+    found = one.result
+    return {
+        "number": one.number,
+        "seed": found.seed,
+        "text": prompt + found.text if found.text else "",
+        "tokens": _until(found.tokens, model.vocab.eos),
+        "ended": any(token in model.vocab.eos for token in found.tokens),
+        "path_entropy": found.path_entropy,
+        "spread": spread(found),
+        "steps": found.steps,
+        "calls": found.calls,
+        "evaluations": found.evaluations,
+        "seconds": found.seconds / one.share,
+    }
 
 
 def _until(tokens: list[int], ends: Sequence[int]) -> list[int]:

@@ -1,0 +1,10 @@
+"""Workers on many machines -> a crew: parts of a job are done by actors of Ray, and this process writes their rows.
+
+queue: which part next;  workers: what an actor does;  cluster: where they are;  fleet: the crew. Ray is imported when a
+fleet begins, and nowhere else.
+"""
+
+from unmask.evaluate.fleet.fleet import Fleet, Progress
+from unmask.evaluate.fleet.workers import Loading
+
+__all__ = ["Fleet", "Loading", "Progress"]

@@ -1,0 +1,56 @@
+"""An address -> a connection to a Ray cluster, or one that is started on this machine and ends with this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from unmask.errors import InputError
+
+LOCAL = "local"
+STORE = 80 << 20  # bytes: parts and rows are small, and /dev/shm of a container is, too
+
+
+def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
+    """The module `ray`, connected."""
+    if address.startswith("ray://"):
+        way = "start this command on a machine of the cluster, and give auto or HOST:PORT"
+        raise InputError(f"{address!r} is of Ray Client, which loses the run with its connection", way)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before the import: nothing is reported unasked
+    try:
+        import ray
+    except ImportError:
+        raise InputError("a fleet needs Ray", "pip install 'unmask[ray]'") from None
+    if ray.is_initialized():
+        raise InputError("this process is connected to Ray already", "call ray.shutdown() first")
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        if address != LOCAL:
+            ray.init(address=address, **quiet)
+            return ray
+        cores = max(os.cpu_count() or 1, cpus * (workers or 1))
+        own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
+        ray.init(address=LOCAL, _node_ip_address="127.0.0.1", **own, **quiet)  # no other machine reaches it
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        said = " ".join(str(error).split())[:160]
+        raise InputError(
+            f"there is no Ray cluster at {address!r}", f"{said or 'start one with `ray start --head`'}"
+        ) from None
+    if gpus and not ray.cluster_resources().get("GPU"):
+        ray.shutdown()
+        raise InputError("there is no GPU on this machine", "add --gpus 0 for workers on CPUs")
+    return ray
+
+
+def room(ray: Any, gpus: float, cpus: int) -> int:
+    """How many workers the cluster has room for now."""
+    has = ray.cluster_resources()
+    fits = [int(has.get("CPU", 0) // cpus)] + ([int(has.get("GPU", 0) // gpus)] if gpus else [])
+    return min(fits)
+
+
+def described(ray: Any) -> str:
+    """What a cluster has, for errors."""
+    has, nodes = ray.cluster_resources(), [node for node in ray.nodes() if node["Alive"]]
+    return f"{len(nodes)} machines with {has.get('CPU', 0):g} CPUs and {has.get('GPU', 0):g} GPUs"
