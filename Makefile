@@ -53,7 +53,7 @@ test-lmeval: .venv-lmeval/ready
 
 # Ray brings 280 MB, so it has an environment of its own, too. Workers are killed, frozen and lost; a minute or two.
 test-ray: .venv-ray/ready
-	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/test_fleet.py
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/test_fleet.py tests/test_layers.py
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -209,8 +209,15 @@ def test_errors_of_workers(cluster, slow):
         InputError, match=r"no worker was ready after 1 s: each needs 64 CPUs, .* with 4 CPUs and 0 GPUs"
     ):
         made(Fleet(cluster, "random", 1, gpus=0, cpus=64, wait=1.0), slow)
+
+
+def test_a_cluster_that_is_not_there(slow, monkeypatch):
+    for address in ("127.0.0.1:1", "nowhere"):
+        with pytest.raises(InputError, match=f"cannot reach a Ray cluster at '{address}'"):
+            made(Fleet(address, "random", 1, gpus=0), slow)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # what auto means
     with pytest.raises(InputError, match=r"cannot reach a Ray cluster at '127\.0\.0\.1:1'"):
-        made(Fleet("127.0.0.1:1", "random", 1, gpus=0), slow)
+        made(Fleet("auto", "random", 1, gpus=0), slow)
 
 
 def test_a_machine_that_is_lost(slow, alone):

@@ -203,6 +203,14 @@ def test_models_read_no_file_until_one_is_loaded() -> None:
     assert loaded(f"import {', '.join(names)}", "tokenizers jinja2 safetensors huggingface_hub") == []
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name == "fleet"], ids=name_of)
+def test_ray_is_imported_inside_functions(path: Path) -> None:
+    tree = parsed(path)
+    inside = {n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)}
+    outside = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) and n not in inside]
+    assert not [n for n in outside if "ray" in ast.unparse(n).replace(".", " ").split()]
+
+
 def test_ray_is_loaded_by_a_fleet_that_begins_and_by_nothing_else() -> None:
     pytest.importorskip("ray")
     names = [name_of(path) for path in FILES if path.parent.name in ("evaluate", "fleet", "cli")]

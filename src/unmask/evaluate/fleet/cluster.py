@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from typing import Any
 
-from unmask.errors import InputError
+from unmask.errors import InputError, first_line
 
 LOCAL = "local"
 STORE = 80 << 20  # bytes: parts and rows are small, and /dev/shm of a container is, too
 
 
+def _answers(address: str) -> None:
+    """Refuse an address where nobody listens: Ray would wait for it for minutes."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(f"cannot reach a Ray cluster at {address!r}", first_line(error)) from None
+
+
 def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
     """The module `ray`, connected."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address
     if address.startswith("ray://"):
         way = "start this command on a machine of the cluster, and give auto or HOST:PORT"
         raise InputError(f"{address!r} is of Ray Client, which loses the run with its connection", way)
@@ -22,6 +34,8 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
         import ray
     except ImportError:
         raise InputError("a fleet needs Ray", "pip install 'unmask[ray]'") from None
+    if address not in (LOCAL, "auto"):
+        _answers(address)
     if ray.is_initialized():
         raise InputError("this process is connected to Ray already", "call ray.shutdown() first")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -33,10 +47,9 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
         own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
         ray.init(address=LOCAL, _node_ip_address="127.0.0.1", **own, **quiet)  # no other machine reaches it
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        said = " ".join(str(error).split())[:160]
-        raise InputError(
-            f"there is no Ray cluster at {address!r}", f"{said or 'start one with `ray start --head`'}"
-        ) from None
+        ray.shutdown()
+        what = "start Ray on this machine" if address == LOCAL else f"reach a Ray cluster at {address!r}"
+        raise InputError(f"cannot {what}", first_line(error)) from None
     if gpus and not ray.cluster_resources().get("GPU"):
         ray.shutdown()
         raise InputError("there is no GPU on this machine", "add --gpus 0 for workers on CPUs")
