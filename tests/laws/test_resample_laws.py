@@ -22,7 +22,7 @@ from .conftest import Walk
 
 FALSE_ALARM = 1e-6  # of each χ² test, over the choice of its seeds (which are fixed)
 RESAMPLING = [case for case in names("float64", every=1) if SEARCHES[case.search]().resamples]
-OF_ENTROPY = [name for name in POTENTIALS if name != "likelihood"]  # whose best has the lowest h
+OF_ENTROPY = [name for name, one in POTENTIALS.items() if not one.since]  # whose best has the lowest h
 
 
 def chi_square(observed: torch.Tensor) -> float:
