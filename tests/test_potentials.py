@@ -202,6 +202,7 @@ def test_one_particle_and_no_strength_change_nothing(table, potential: str) -> N
     base = Recipe("uniform", length=6, temperature=1.0, seed=4)
     one = base.replace(search="smc", particles=1, every=1, potential=potential)
     more = {"reward": lambda text: text.count("e")} if potential == "reward" else {}
+    more |= {"matches": ".*"} if potential == "constraint" else {}
     assert decode(table, "", recipe=one, **more).tokens == decode(table, "", recipe=base).tokens
     found = decode(table, "", recipe=one.replace(particles=8, strength=0.0), **more)
     assert found.log_evidence == pytest.approx(0, abs=1e-12)
