@@ -9,16 +9,15 @@ no class; any other object stays where it is, and the tests have a `Remote` of i
 from __future__ import annotations
 
 import builtins
-import contextlib
 import os
-import pickle
 import sys
-import threading
+from _pickle import Pickler, Unpickler, UnpicklingError  # pickle itself, without the modules that it loads besides
 from collections import deque
-from collections.abc import Callable, Iterator
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any, BinaryIO, NoReturn
+
+TYPE_CHECKING = False  # typing's own, whose import takes as long as everything else here
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, BinaryIO, NoReturn
 
 PLAIN: tuple[Any, ...] = (
     str,
@@ -31,9 +30,18 @@ PLAIN: tuple[Any, ...] = (
     frozenset,
     bytes,
     bytearray,
-)  # subclasses are sent as these
+)  # subclasses are sent so
+
+
+def exact(name: str) -> Any:
+    """Decimal or Fraction, which few answers load."""
+    return getattr(__import__({"Decimal": "decimal", "Fraction": "fractions"}[name]), name)
+
+
 MADE: dict[str, Callable[..., Any]] = {
-    **{kind.__name__: kind for kind in (complex, range, deque, Decimal, Fraction)},
+    **{kind.__name__: kind for kind in (complex, range, deque)},
+    "Decimal": lambda text: exact("Decimal")(text),
+    "Fraction": lambda text: exact("Fraction")(text),
     "plain": lambda value: value,
 }
 
@@ -57,7 +65,7 @@ class Maker:
 MAKE = object  # stands for the Maker in a pickle: a name that is there in every process
 
 
-class Writer(pickle.Pickler):
+class Writer(Pickler):
     """Plain values as they are, subclasses as what they derive from; `place` numbers other objects."""
 
     def __init__(self, file: BinaryIO, place: Callable[[Any], int]) -> None:
@@ -73,8 +81,9 @@ class Writer(pickle.Pickler):
             return MAKE, ("range", value.start, value.stop, value.step)
         if isinstance(value, deque):
             return MAKE, ("deque", list(value), value.maxlen)
-        if isinstance(value, Decimal | Fraction):
-            return MAKE, ("Decimal" if isinstance(value, Decimal) else "Fraction", str(value))
+        for name in ("Decimal", "Fraction"):
+            if type(value).__name__ == name and isinstance(value, exact(name)):
+                return MAKE, (name, str(value))
         for kind in PLAIN:
             if isinstance(value, kind):
                 plain = "".join(str.__iter__(value)) if kind is str else kind(value)
@@ -82,7 +91,7 @@ class Writer(pickle.Pickler):
         return MAKE, ("object", self.place(value))
 
 
-class Reader(pickle.Unpickler):
+class Reader(Unpickler):
     """The values of a Writer; `other` finds the objects that stayed where they were."""
 
     def __init__(self, file: BinaryIO, other: Callable[[int], Any]) -> None:
@@ -91,7 +100,7 @@ class Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) != ("builtins", "object"):
-            raise pickle.UnpicklingError(f"{module}.{name} is not data")
+            raise UnpicklingError(f"{module}.{name} is not data")
         return self.maker
 
 
@@ -192,6 +201,8 @@ class Answer:
         try:
             child = os.fork()
         except OSError:  # a sandbox without processes: the answer runs beside the tests, and still gives data only
+            import threading
+
             threading.Thread(target=serve, args=(down[0], up[1]), daemon=True).start()
         else:
             if not child:
@@ -228,10 +239,12 @@ class Answer:
 
 def _hide() -> None:
     """No other process of this account may look into this one, where no filter forbids it anyway."""
-    with contextlib.suppress(Exception):
+    try:
         import ctypes
 
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    except Exception:  # Python without ctypes
+        return
 
 
 def _become(server: str, read: int, write: int) -> NoReturn:
