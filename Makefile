@@ -6,7 +6,7 @@ OXLINT := oxlint@1.93.0
 # The tests start some 70 processes; each would compile the package again, half a second, where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test attack wheel browser test-lmeval test-ray reference notebooks images check format clean
+.PHONY: demo quick test attack hashed audit wheel browser test-lmeval test-ray reference notebooks images check format clean
 
 demo: .venv/ready
 	$(BIN)/unmask demo
@@ -22,6 +22,22 @@ test: .venv/ready
 # Minutes, not in CI: the hostile tests with more cases, and in a loop the equality of seeds under load.
 attack: .venv/ready
 	$(BIN)/python tests/attack.py
+
+# The same versions, with every file checked against its hash; Linux on x86-64 with CPython 3.11. torch comes from where
+# pip finds it, and with it what its build needs.
+hashed:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes -r hashes.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check
+	touch .venv/ready
+
+# Known vulnerabilities of the pinned versions, asked of the list that pip-audit downloads: it needs a network.
+audit: .venv/ready
+	grep -v '^#' hashes.txt | sed 's/ --hash.*//' > .venv/pinned.txt
+	$(PYTHON) -m venv .venv/audit && .venv/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	.venv/audit/bin/pip-audit --no-deps --disable-pip -r .venv/pinned.txt
 
 # From the last commit alone: the same bytes wherever it is built, with the setuptools of constraints.txt.
 wheel: .venv/ready

@@ -11,6 +11,10 @@ server's memory over time, and its evaluations a second beside the rows a second
 - `decode_of_network`: the same share for `decode_batch` without a server: what the head and the sampler take.
 - `of_idle`: against calls of the network in this process, before and after, while the server rests: what it would do
   if clients and everything else cost nothing.
+
+With `--large 5`, the same again beside a request of 64 particles and full length every 5 seconds: `alone` has the times
+without it, `step_of_large` the seconds of one of its steps while nothing else is served, and `fair` whether p50 and p99
+beside it are at most three times those alone and one such step.
 """
 
 from __future__ import annotations
@@ -43,6 +47,13 @@ def bodies(model: str, steps: int, length: int) -> list[dict[str, Any]]:
     return [{**settings, "prompt": prompt, "max_tokens": length} for prompt in PROMPTS]
 
 
+def large(asked: dict[str, Any]) -> dict[str, Any]:
+    """A request of 64 particles, one position a step."""
+    holes = asked["canvas"].count("[MASK]") if "canvas" in asked else 128
+    size = {} if "canvas" in asked else {"max_tokens": holes}
+    return {**asked, **size, "search": "smc", "particles": 64, "steps": holes}
+
+
 async def ask(port: int, method: str, path: str, body: bytes, lines: list[Any]) -> tuple[int, bytes]:
     """Status and body of one answer, over a connection that is kept in `lines`."""
     if not lines:
@@ -59,11 +70,18 @@ async def ask(port: int, method: str, path: str, body: bytes, lines: list[Any]) 
     return int(answer.split(b" ", 2)[1]), await reader.readexactly(int(size[1]))
 
 
-async def client(number: int, port: int, asked: list[dict[str, Any]], end: float, log: list[dict[str, Any]]) -> None:
-    """One client: a request, its answer, the next request."""
+async def client(
+    number: int,
+    port: int,
+    asked: list[dict[str, Any]],
+    end: float,
+    log: list[dict[str, Any]],
+    most: float = float("inf"),
+) -> None:
+    """One client: a request, its answer, the next request; `most` of them."""
     lines: list[Any] = []
     place = 0
-    while time.perf_counter() < end:
+    while time.perf_counter() < end and place < most:
         body = {**asked[(number + place) % len(asked)], "seed": number * 100_000 + place}
         row: dict[str, Any] = {"began": time.perf_counter()}
         log.append(row)
@@ -78,6 +96,37 @@ async def client(number: int, port: int, asked: list[dict[str, Any]], end: float
             row["lost"] = repr(error)
             lines.clear()
         place += 1
+
+
+async def every(port: int, body: dict[str, Any], wait: float, end: float, log: list[dict[str, Any]]) -> None:
+    """A client that sends one large request after the other, at fixed times."""
+    running = []
+    while time.perf_counter() < end:
+        running.append(asyncio.ensure_future(client(10**6 + len(running), port, [body], end, log, 1)))
+        await asyncio.sleep(wait)
+    await asyncio.gather(*running)
+
+
+async def beside(port: int, clients: int, seconds: float, asked: list[dict[str, Any]], wait: float) -> dict[str, Any]:
+    """The figures alone, and beside a large request every `wait` seconds."""
+    body, idle, logged = large(asked[0]), list[dict[str, Any]](), list[dict[str, Any]]()
+    await client(0, port, [body], float("inf"), idle, 2)  # the first one warms up
+    step = idle[1]["seconds"] / body["steps"]
+    alone = await load(port, clients, seconds, asked)
+    others = asyncio.ensure_future(every(port, body, wait, time.perf_counter() + 1 + seconds, logged))
+    found = await load(port, clients, seconds, asked)
+    await others
+    fair = {name: found[name] <= 3 * alone[name] + step for name in ("p50", "p99")}
+    times = [row.get("seconds") for row in logged]
+    statuses = [row.get("status", "lost") for row in logged]
+    kept = {name: alone[name] for name in ("p50", "p99", "requests", "answers", "lost", "memory_mib")}
+    return {
+        **found,
+        "alone": kept,
+        "step_of_large": step,
+        "large": {"seconds": times, "answers": statuses},
+        "fair": fair,
+    }
 
 
 async def metric(port: int, name: str) -> float:
@@ -196,6 +245,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--length", type=int, default=16, help="of answers, text only")
     parser.add_argument("--threads", type=int, default=1, help="of torch, in the server and for the network alone")
+    parser.add_argument("--large", type=float, help="seconds between two requests of 64 particles and full length")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -213,7 +263,10 @@ def main() -> None:
         assert server.stdout is not None
         try:
             port = int(server.stdout.readline().rpartition(":")[2])
-            found = asyncio.run(load(port, args.clients, args.seconds, asked))
+            if args.large:
+                found = asyncio.run(beside(port, args.clients, args.seconds, asked, args.large))
+            else:
+                found = asyncio.run(load(port, args.clients, args.seconds, asked))
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(30)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import random
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +29,7 @@ from unmask.evaluate.judge import (
     pearson,
     read_samples,
 )
+from unmask.evaluate.judge.gguf import check_header
 from unmask.evaluate.judge.judge import Window, batches, chunks, distinct, strided
 
 transformers = pytest.importorskip("transformers")
@@ -286,6 +290,40 @@ def test_a_gguf_file_is_a_judge(tmp_path, capfd):
     export(judge, tmp_path / "carried", 16, 1)
     again = flat(opinions(load_judge(str(tmp_path / "carried")), ["the thing", "é"]))
     assert [one.ln_ppl for one in again] == pytest.approx([one.ln_ppl for one in found], abs=5e-3)
+
+
+def test_a_header_of_gguf_that_lies(tmp_path):
+    """The library would build ten million layers, or read a list for ever."""
+    gguf(tmp_path / "tiny.gguf")
+    whole = (tmp_path / "tiny.gguf").read_bytes()
+
+    def refused(name: bytes, skipped: int, value: int, size: int = 4) -> str:
+        at = whole.index(name) + len(name) + skipped
+        (tmp_path / "bad.gguf").write_bytes(whole[:at] + value.to_bytes(size, "little") + whole[at + size :])
+        with pytest.raises(ModelError) as caught:
+            load_judge(str(tmp_path / "bad.gguf"))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    assert "10,000,000: a judge has at most 1,024 layers" in refused(b"llama.block_count", 4, 10**7)
+    assert "a judge has at most" in refused(b"llama.embedding_length", 4, 2**31)
+    assert "texts" in refused(b"tokenizer.ggml.tokens", 8, 2**60, 8)
+    assert "more bytes than it has" in refused(b"tokenizer.ggml.token_type", 8, 2**60, 8)
+    assert "unknown kind" in refused(b"tokenizer.ggml.merges", 4, 9)
+    assert "tensors" in refused(b"GGUF", 4, 2**60, 8)
+    assert "numbers" in refused(b"token_embd.weight", 4, 2**40, 8)
+    assert "dimensions" in refused(b"token_embd.weight", 0, 2**30)
+    header, dice = whole.index(b"output.weight") + 40, random.Random(1)
+    begun = time.monotonic()
+    for case in range(400):
+        data = bytearray(whole[: dice.randrange(header)] if case % 4 == 0 else whole)
+        for _ in range(dice.randint(1, 4)):
+            if data:
+                data[dice.randrange(min(len(data), header))] = dice.randrange(256)
+        (tmp_path / "bad.gguf").write_bytes(data)
+        with contextlib.suppress(ModelError):
+            check_header(tmp_path / "bad.gguf")
+    assert time.monotonic() - begun < 30
 
 
 def test_a_start_token_of_ones_own(places, judge):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import io
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from unmask.errors import InputError
 from unmask.evaluate.judge import diversity
 from unmask.evaluate.run import grader
 from unmask.tasks import TASKS, Example, Task, files, gpqa, mbpp, sandbox, shots, sudoku4
-from unmask.tasks.grading import code, plus, same
+from unmask.tasks.grading import code, plus, remote, same
 from unmask.tasks.grading.boxes import boxed
 from unmask.tasks.puzzles import sudoku
 
@@ -315,6 +317,10 @@ CHEATS = {
     "bool": "builtins.bool = lambda *a: True",
     "names of the grader": "import __main__\nadd = __main__.known['add']",
     "program.py": "open('program.py')\nadd = lambda a, b: a + b",  # as if it were found there
+    "the comparison": (
+        "import gc\nfor one in gc.get_objects():\n    if getattr(one, '__name__', '') == 'same':\n"
+        "        one.__code__ = (lambda *a: True).__code__"
+    ),
 }
 
 
@@ -323,7 +329,94 @@ CHEATS = {
 def test_the_reference_and_the_comparison_are_out_of_reach(cheat):
     said = f"import builtins\ndef add(a, b):\n    return 7\n{CHEATS[cheat]}\n```"
     assert grader(TASKS["mbpp+"])(said, ROWS["mbpp+"])[1] is False
-    assert grader(TASKS["mbpp+"])("def add(a, b):\n    return a + b\n```", ROWS["mbpp+"])[1] is True
+
+
+EQUAL = "class E{0}:\n    def __eq__(self, other):\n        return True\n    __hash__ = None\n"
+LIES = {  # tests, answer: wrong, and passed while both ran in one process
+    "equal to everything": ("assert f(1, 2) == 3", EQUAL.format("") + "def add(a, b):\n    return E()"),
+    "an equal number": ("assert f(1, 2) == 3", EQUAL.format("(int)") + "def add(a, b):\n    return E(7)"),
+    "equal parts": ("assert f(1, 2) == [3]", EQUAL.format("") + "def add(a, b):\n    return [E()]"),
+    "inside the comparison": (
+        "assert abs(f(1, 2) - 3) < 1",
+        "class E:\n    def __sub__(self, other):\n        return self\n    def __abs__(self):\n        return self\n"
+        "    def __lt__(self, other):\n        return True\ndef add(a, b):\n    return E()",
+    ),
+    "abs of its own": ("assert abs(f(1, 2) - 3) < 1", "def add(a, b):\n    return 7\ndef abs(x):\n    return 0"),
+    "a helper of its own": (
+        "assert twice(f(1, 2)) == 6",
+        "def add(a, b):\n    return 7\ndef twice(a):\n    return 6",
+    ),
+    "frames": (
+        "assert f(1, 2) == 3",
+        "import sys\ndef add(a, b):\n    frame = sys._getframe()\n    while frame:\n"
+        "        if 'check' in frame.f_globals:\n            return frame.f_globals['__builtins__']['eval']('1 + 2')\n"
+        "        frame = frame.f_back",
+    ),
+    "contains": (
+        "assert 3 in f(1, 2)",
+        "class E:\n    def __contains__(self, one):\n        return True\ndef add(a, b):\n    return E()",
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_an_answer_says_of_itself_does_not_count(lie):
+    """The tests run in another process, which reads plain values only."""
+    test, said = LIES[lie]
+    test = f"def check(f):\n    {test}\n"
+    prompt = "def twice(a):\n    return 2 * a\n\n\n" if "helper" in lie else ""
+    row = Example("0", {**ADD, "prompt": prompt + str(ADD["prompt"]), "test": test}, "")
+    right = f"def add(a, b):\n    return {'[a + b]' if lie in ('equal parts', 'contains') else 'a + b'}"
+    verdicts = [graded("humaneval").strict(f"```python\n{one}\n```", row) for one in (said, right)]
+    assert verdicts == [False, True]
+
+
+def test_tests_reach_what_an_answer_defines():
+    """Classes, generators and other objects stay in the process of the answer."""
+    answer = (
+        "from collections import Counter, deque, namedtuple\nfrom decimal import Decimal\n"
+        "from fractions import Fraction\n"
+        "class Node:\n    def __init__(self, value):\n        self.value, self.left = value, None\n"
+        "def depth(node):\n    return 1 + depth(node.left) if node else 0\n"
+        "def up(n):\n    yield from range(n)\n"
+        "def sum(a):\n    return a + 1\n"
+        "def raises():\n    raise KeyError('no')\n"
+        "Point = namedtuple('Point', 'x y')\n"
+        "def all_kinds():\n    return [Point(1, 2.5), Counter('aab'), deque([1]), Decimal('0.10'), Fraction(1, 3), 1j, "
+        "range(3), {1}, b'x', 10 ** 5000, '\\ud800', None]\n"
+    )
+    tests = (
+        "from collections import deque\nfrom decimal import Decimal\nfrom fractions import Fraction\n"
+        "root = Node(1)\nroot.left = Node(2)\n"
+        "assert depth(root) == 2 and root.left.value == 2 and root is not Node(1)\n"
+        "assert list(up(3)) == [0, 1, 2] and up(3) != [0, 1, 2]\n"
+        "assert sum(4) == 5\n"
+        "try:\n    raises()\nexcept KeyError:\n    pass\nelse:\n    assert False\n"
+        "assert all_kinds() == [(1, 2.5), {'a': 2, 'b': 1}, deque([1]), Decimal('0.10'), Fraction(1, 3), 1j, range(3), "
+        "{1}, b'x', 10 ** 5000, '\\ud800', None]\n"
+    )
+    made = code.program(answer, tests, ["sum", "Node", "depth"])
+    done = trusted(made.code)
+    assert done.ok and made.proof in done.stdout
+    alone = made.code.replace("os.fork()", "os.fork(None)").replace("except OSError", "except TypeError")
+    assert made.proof in trusted(alone).stdout  # where no second process can be started
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"\x80\x04cos\nsystem\n.",
+        b"\x80\x04cbuiltins\nobject\n(dS'other'\nI1\nsb.",  # an attribute of the only callable
+        b"\x80\x04cbuiltins\nobject\n(S'eval'\nS'1'\ntR.",
+        b"\x80\x04\x82\x01.",
+        b"\x80\x04" + b"]" * 100,
+        b"P1\n.",
+        b"",
+    ],
+)
+def test_a_forged_reply_is_not_read(forged):
+    with pytest.raises(Exception, match=r"."):
+        remote.Reader(io.BytesIO(forged), lambda place: None).load()
 
 
 @pytest.mark.parametrize("name", ["humaneval", "humaneval+", "mbpp", "mbpp+"])
@@ -342,6 +435,19 @@ def test_an_answer_that_never_ends_is_stopped(monkeypatch):
     monkeypatch.setattr(plus, "LEAST", 0.2)
     assert not graded("mbpp+").strict("def add(a, b):\n    while True: pass\n```", ROWS["mbpp+"])
     assert not graded("mbpp+").strict("while True: pass\n```", ROWS["mbpp+"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a kernel that ends a process with its parent")
+def test_no_process_of_an_answer_is_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(plus, "LEAST", 0.2)
+    said = f"import os\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\nwhile True: pass\n```"
+    assert not graded("mbpp+").strict(said, ROWS["mbpp+"])
+    answer = Path("/proc") / (tmp_path / "pid").read_text()
+    for _ in range(100):
+        if not answer.exists() or " Z " in (answer / "stat").read_text():
+            return
+        time.sleep(0.05)
+    pytest.fail("the answer still runs")
 
 
 def test_programs_need_a_sandbox():

@@ -107,6 +107,22 @@ def test_the_development_set_is_pinned() -> None:
     assert len(seen) > 50
 
 
+def test_every_hash_is_that_of_a_pinned_version() -> None:
+    """hashes.txt has the versions of constraints.txt for CPython 3.11, all but torch, each with its hash."""
+    given = [line for line in (ROOT / "hashes.txt").read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
+    found = [re.fullmatch(r"([\w.-]+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in given]
+    hashed = {canonicalize_name(line[1]): line[2] for line in found if line}
+    assert len(hashed) == len(given) > 80 and "torch" not in hashed
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    pinned = {canonicalize_name(pin.name): pin.specifier for pin in pins if _for(pin, "3.11")}
+    assert all(version in pinned[name] for name, version in hashed.items())
+
+
+def _for(pin: Requirement, version: str) -> bool:
+    return pin.marker is None or pin.marker.evaluate({"python_version": version})
+
+
 # An easy puzzle, so that decoding takes little time; the process has all commands one after another.
 COMMANDS = """
 from unmask.cli import demo, main

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import time
 from typing import Any
@@ -56,6 +57,30 @@ def test_one_error_of_a_list_is_enough(kind, given):
     with pytest.raises(ValidationError) as caught:
         kind(model="table", **given)
     assert caught.value.error_count() < 10
+
+
+@pytest.mark.parametrize(
+    ("escalate", "status", "words"),
+    [
+        ("pc background={file}", 400, "a file only the server"),
+        ("uniform; pc background={file}", 400, "a file only the server"),
+        ("pc background=text background={file}", 400, "a file only the server"),
+        ("uniform steps=1000000000", 413, "steps is 1,000,000,000"),
+        ("draft-refine loops=1000000", 413, "loops is 1,000,000"),
+        ("uniform;" * 100_000, 400, "more than 16 samplers"),
+        ("uniform search=smc", 400, "escalate"),
+        ("uniform particles=100000", 413, "more than 65,536"),
+    ],
+)
+def test_a_request_cannot_escalate_to_what_it_may_not_ask_for(usual, tmp_path, escalate, status, words):
+    """A sampler that is escalated to has the same limits, and its settings name no file either."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # who opens it waits for ever
+    body = {"model": "table", "prompt": "s", "max_tokens": 4, "search": "auto", "until": 1e-9}
+    began = time.monotonic()
+    found, said = post(usual, json.dumps(body | {"escalate": escalate.replace("{file}", str(pipe))}).encode())
+    assert (found, words in said["error"]["message"]) == (status, True), said
+    assert time.monotonic() - began < 5
 
 
 # --- connections that cost their client nothing ----------------------------------------------------------------------

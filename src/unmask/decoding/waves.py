@@ -25,6 +25,7 @@ from unmask.errors import SettingError
 from unmask.search.look import ANSWERS
 
 Verify = Callable[[str], bool]
+MOST = 16  # samplers that a recipe escalates to
 
 
 def paths_of(search: Search) -> int:
@@ -36,24 +37,36 @@ def paths_of(search: Search) -> int:
 def stages(recipe: Recipe) -> tuple[Recipe, ...]:
     """The recipe, and that of each sampler that it escalates to."""
     search = recipe.build_search()
-    return (recipe, *(_stage(recipe, text) for text in (search.escalate or "").split(";") if text.strip()))
+    return (recipe, *(_stage(recipe, *parts) for parts in escalation(search.escalate or "")))
 
 
-def _stage(recipe: Recipe, text: str) -> Recipe:
-    """A recipe with another sampler: its own settings, and those of the first one that do not belong to a sampler."""
+def escalation(text: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """The samplers that a text escalates to: the words, name and settings of each; nothing is built of them yet."""
+    parts = [part for part in text.split(";", MOST) if part.strip()]
+    if len(parts) > MOST:
+        raise SettingError(f"escalate names more than {MOST} samplers", "name fewer", setting="escalate")
+    return [_named(part) for part in parts]
+
+
+def _named(text: str) -> tuple[str, str, dict[str, Any]]:
     name, *parts = text.split()
-    name = SAMPLER_ALIASES.get(name, name)
     own: dict[str, Any] = {}
     for part in parts:
         key, sign, value = part.partition("=")
         if not sign:
             raise SettingError(f"escalate holds {part!r}", "write SAMPLER name=value …; SAMPLER …", setting="escalate")
-        own[key] = parse(ALIASES.get(key, key), value)
+        key = ALIASES.get(key, key)
+        own[key] = parse(key, value)
+    return text.strip(), SAMPLER_ALIASES.get(name, name), own
+
+
+def _stage(recipe: Recipe, words: str, name: str, own: dict[str, Any]) -> Recipe:
+    """A recipe with another sampler: its own settings, and those of the first one that do not belong to a sampler."""
     kept = {key: value for key, value in recipe.to_dict().items() if SETTINGS[key].group != SAMPLER}
     try:
         return Recipe(**{**kept, **own, "sampler": name})
     except SettingError as error:
-        raise SettingError(f"escalate to {text.strip()!r}: {error.message}", error.hint, setting="escalate") from None
+        raise SettingError(f"escalate to {words!r}: {error.message}", error.hint, setting="escalate") from None
 
 
 def most_paths(recipe: Recipe) -> int:

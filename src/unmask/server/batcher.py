@@ -19,7 +19,7 @@ from unmask.decoding.decode import Result, decode_batch, in_waves
 from unmask.decoding.form import Form
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import Event, OnEvent, Parts
-from unmask.decoding.waves import most_paths
+from unmask.decoding.waves import most_paths, paths_of, stages
 from unmask.errors import UnmaskError
 from unmask.models import Denoiser
 from unmask.server.limits import Limits, Refusal
@@ -80,9 +80,11 @@ class QueuedChoice:
 
     @cached_property
     def work(self) -> int:
-        """Cells × steps, about."""
-        steps = self.recipe.get("steps") or self.recipe.length or self.positions
-        return self.cells * int(steps)
+        """Cells × steps, about, of all samplers that the recipe may come to."""
+        return sum(
+            paths_of(stage.build_search()) * self.positions * int(stage.get("steps") or stage.length or self.positions)
+            for stage in stages(self.recipe)
+        )
 
     def event(self, event: Event) -> None:
         """Pass an event on, unless it was sent before its batch failed and is decoded again."""

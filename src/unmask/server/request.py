@@ -15,7 +15,7 @@ from unmask.decoding.form import Form, form
 from unmask.decoding.prompt import HOLE, Canvas, Text, encode, fitting_length, from_canvas
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, DEFAULT_LENGTH, general, ours, takes
-from unmask.decoding.waves import most_paths
+from unmask.decoding.waves import escalation, most_paths, stages
 from unmask.errors import InputError, UnmaskError, unknown
 from unmask.models import BUNDLED, Denoiser
 from unmask.samplers import SAMPLERS
@@ -145,7 +145,8 @@ def _check_size(
     limits: Limits, n: int, texts: Sequence[Text], prompts: Sequence[list[int]], after: list[int], recipe: Recipe
 ) -> None:
     """Refuse a request that is too large, before its canvases are built."""
-    limits.check_steps(recipe)
+    for stage in stages(recipe):
+        limits.check_steps(stage)
     longest = max((len(prompt) + len(after) + (recipe.length or 0) for prompt in prompts), default=0)
     limits.check_size(n * len(texts), _rows(recipe), longest)
     if not prompts:
@@ -325,10 +326,16 @@ def _settings(body: Body, model: Denoiser, config: ServeConfig) -> dict[str, Any
             raise Refusal(400, f"{named[setting]} and {name} mean the same", "leave one out", param=name)
         named[setting] = name
         given[setting] = ours(setting, value)
-    if given.get("background") not in (None, *BUNDLED, defaults.get("background")):
-        hint = f"a request may name {', '.join(BUNDLED)}; a file only the server"
-        raise Refusal(400, f"background is {given['background']!r}", hint, param="background")
+    for name, settings in (("background", given), *(("escalate", own) for _, _, own in escalation(_escalated(given)))):
+        if settings.get("background") not in (None, *BUNDLED, defaults.get("background")):
+            hint = f"a request may name {', '.join(BUNDLED)}; a file only the server"
+            raise Refusal(400, f"background is {settings['background']!r}", hint, param=name)
     return _over_defaults(given, model, config)
+
+
+def _escalated(given: Mapping[str, Any]) -> str:
+    found = given.get("escalate")
+    return found if isinstance(found, str) else ""
 
 
 def _over_defaults(given: Mapping[str, Any], model: Denoiser, config: ServeConfig) -> dict[str, Any]:

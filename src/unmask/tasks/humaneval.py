@@ -45,9 +45,10 @@ def sanitised(text: str, example: Example) -> str:
 
 
 def tested(source: str, example: Example) -> Program:
-    """The code, then the tests of the row, and their call."""
+    """The code, and the tests of the row with their call; helpers that the prompt defines are those of the row."""
     row = example.fields
-    return code.program(f"{source}\n", f"{row['test']}\ncheck({row['entry_point']})\n")
+    reference = f"{row['prompt']}{row['canonical_solution']}\n"
+    return code.program(f"{source}\n", f"{row['test']}\ncheck({row['entry_point']})\n", [row["entry_point"]], reference)
 
 
 def tested_plus(source: str, example: Example) -> Program:

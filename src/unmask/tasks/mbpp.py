@@ -56,14 +56,19 @@ def extract(text: str, example: Example) -> str | None:
 
 def published(text: str, example: Example) -> Program:
     """Open-dLLM: the text without fences, and three asserts; no set-up code, and never the plus tests."""
-    return code.program("\n".join([text.replace("```", ""), *example.fields["test_list"][:3], ""]))
+    return _program(text.replace("```", "") + "\n", "\n".join([*example.fields["test_list"][:3], ""]), example)
 
 
 def tested(text: str, example: Example) -> Program:
     """The code of the answer, then the set-up code, then all asserts."""
     row = example.fields
     tests = "\n".join([row.get("test_setup_code") or "", *row["test_list"], ""])
-    return code.program(f"{code.block(text)}\n", tests)
+    return _program(f"{code.block(text)}\n", tests, example)
+
+
+def _program(answer: str, tests: str, example: Example) -> Program:
+    """Tests of what the reference solution defines; what it imports is not taken from the answer."""
+    return code.program(answer, tests, code.defined(example.gold), code.imports(example.gold))
 
 
 def tested_plus(text: str, example: Example) -> Program:

@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from unmask.errors import InputError, ModelError, guarded
+from unmask.evaluate.judge.gguf import check_header
 from unmask.evaluate.judge.judge import Judge
 from unmask.evaluate.judge.stories import PUBLISHED, SOURCE, is_source, source_judge
 from unmask.models import on_device
@@ -65,7 +66,7 @@ def load_judge(
                 raise InputError(f"{option} has no effect on {name!r}", "leave it out")
         return source_judge(name, place, DTYPES[dtype or "float32"])
     path = _path(name, revision, trust_remote_code)
-    _check_layers(path)
+    _check_layers(path) if path.is_dir() else check_header(path)
     transformers = _library(path)
     source: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     if trust_remote_code:

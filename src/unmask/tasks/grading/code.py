@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
+import secrets
 import warnings
+from collections.abc import Collection
+from pathlib import Path
 
+from unmask.tasks.grading import remote
 from unmask.tasks.task import Program
 
 # A grader's own names and builtins: an answer reaches neither by importing `__main__` nor by changing `builtins`.
@@ -15,31 +18,67 @@ import builtins
 exec(compile({body!r}, "grader", "exec"), {{"__builtins__": dict(vars(builtins)), "builtins": builtins}})
 """
 DRIVER = """\
-import io, sys
+import io, os, sys
 said, sys.stdout = sys.stdout, io.StringIO()
-names, own = {{"__builtins__": builtins}}, __builtins__
-answer, tests = compile({answer!r}, "answer", "exec"), compile({tests!r}, "tests", "exec")
-exec(answer, names)
-names["__builtins__"] = own
-exec(tests, names)
+names = {{"__builtins__": __builtins__}}
+server = {server!r}
+own = {{"__name__": "remote", "__builtins__": __builtins__}}
+exec(compile(server, "remote", "exec", dont_inherit=True), own)
+exec(compile({context!r}, "context", "exec", dont_inherit=True), names)
+answer = own["Answer"]({answer!r}, server)
+for name in {used!r}:
+    if name in answer.names and (name in {entries!r} or name not in names and name not in __builtins__):
+        names[name] = answer.ask("name", name)
+    elif name not in answer.names:
+        names.pop(name, None)
+exec(compile({tests!r}, "tests", "exec", dont_inherit=True), names)
 print({proof!r}, file=said)
 """
 
 
-def program(answer: str, tests: str = "") -> Program:
-    """Code and its tests, each compiled alone -> a program that prints its proof at the end, and nothing else."""
-    proof = mark(answer + tests)
-    return Program(apart(DRIVER.format(answer=answer, tests=tests, proof=proof)), proof)
+def program(answer: str, tests: str, entries: Collection[str] = (), context: str = "") -> Program:
+    """Code and its tests, in two processes -> a program that prints its proof at the end, and nothing else.
+
+    `entries` are the names that the answer is to define. Of the other names that the tests use, the answer gives those
+    that nothing else has: builtins, helpers and imports are those of Python and of `context`, which is code of the row.
+    What the answer does not define is not there for the tests either.
+    """
+    proof = secrets.token_hex(16)
+    made = DRIVER.format(
+        server=Path(remote.__file__).read_text(encoding="utf-8"),
+        context=context,
+        answer=answer,
+        used=sorted(used(tests)),
+        entries=sorted(entries),
+        tests=tests,
+        proof=proof,
+    )
+    return Program(apart(made), proof)
+
+
+def used(tests: str) -> set[str]:
+    """The names that code reads, wherever in it they may come from."""
+    return {part.id for part in ast.walk(tree(tests)) if isinstance(part, ast.Name)} if parses(tests) else set()
+
+
+def imports(source: str) -> str:
+    """The imports of a reference solution."""
+    body = tree(source).body if parses(source) else []
+    return "\n".join(ast.unparse(node) for node in body if isinstance(node, ast.Import | ast.ImportFrom))
+
+
+def defined(source: str) -> set[str]:
+    """The names of the functions, classes and variables of a reference solution."""
+    body = tree(source).body if parses(source) else []
+    named = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return named | {
+        part.id for node in body if isinstance(node, ast.Assign) for part in node.targets if isinstance(part, ast.Name)
+    }
 
 
 def apart(body: str) -> str:
     """A grader as a program."""
     return APART.format(body=body)
-
-
-def mark(source: str) -> str:
-    """What a program prints at its end: code that leaves early cannot know it."""
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
 def before_fence(text: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from unmask.tasks.files import Row
-from unmask.tasks.grading import same
-from unmask.tasks.grading.code import apart, mark
+from unmask.tasks.grading import remote, same
+from unmask.tasks.grading.code import apart
 from unmask.tasks.task import Program
 
 LEAST, TIMES = 10, 4  # an answer may take 10 seconds and 4 times as long as the reference
@@ -23,19 +24,21 @@ inputs = {inputs}
 deepcopy = copy.deepcopy
 
 
-def expected():  # its names are gone before the answer runs
+def expected():
     known = {{"__builtins__": builtins}}
-    exec(compile({reference!r}, "reference", "exec"), known)
+    exec(compile({reference!r}, "reference", "exec", dont_inherit=True), known)
     return [known[{entry!r}](*deepcopy(given)) for given in inputs]
 
 
 began = time.perf_counter()
 wanted = expected()
 signal.setitimer(signal.ITIMER_REAL, {least} + {times} * (time.perf_counter() - began))
-answer = {{"__builtins__": builtins}}
-exec(compile({source!r}, "answer", "exec"), answer)
+server = {server!r}
+own = {{"__name__": "remote", "__builtins__": __builtins__}}
+exec(compile(server, "remote", "exec", dont_inherit=True), own)
+function = own["Answer"]({source!r}, server).ask("name", {entry!r})
 for given, want in zip(inputs, wanted, strict=True):
-    got = answer[{entry!r}](*deepcopy(given))
+    got = function(*given)
     assert same({entry!r}, given, got, want, {tolerance!r}), given
 print({proof!r}, file=said)
 """
@@ -45,8 +48,9 @@ def differential(source: str, row: Row) -> Program:
     """The answer must give what the reference gives, on every input of the row, and end in time."""
     given = inputs(row["task_id"], [*row["base_input"], *row["plus_input"]])
     reference = row["prompt"] + row["canonical_solution"]
-    proof = mark(source)
+    proof = secrets.token_hex(16)
     code = DRIVER.format(
+        server=Path(remote.__file__).read_text(encoding="utf-8"),
         compare=Path(same.__file__).read_text(encoding="utf-8"),
         inputs=repr(given),
         reference=reference,
