@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import math
 import random
 from dataclasses import dataclass
@@ -219,14 +220,34 @@ def table(heads: list[str], lines: list[list[str]]) -> None:
 Cells = dict[str, tuple[list[Row], bool]]  # rows, and whether a step may write many
 
 
-def read(folder: Path) -> Cells:
+def runs(where: Path) -> list[tuple[Row, list[Row]]]:
+    """Each recorded run: its header and rows, from the files of a folder or from a packed file."""
+    if where.is_dir():
+        text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(where.glob("*.jsonl")))
+    else:
+        text = lzma.decompress(where.read_bytes()).decode()
+    found: list[tuple[Row, list[Row]]] = []
+    for line in map(json.loads, filter(None, text.splitlines())):
+        if "cell" in line:
+            found.append((line, []))
+        elif "number" in line:
+            found[-1][1].append(line)
+    return found
+
+
+def read(where: Path) -> Cells:
     cells: Cells = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        header, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    for header, rows in runs(where):
         if len(rows) >= 40 and "method" not in header:
             unplanned = header["recipe"]["sampler"] in ("eb", "fast-dllm", "sdar", "llada2", "fast-dllm-v2")
-            cells[path.stem] = sorted(rows, key=lambda row: row["number"]), unplanned
+            cells[header["cell"]] = sorted(rows, key=lambda row: row["number"]), unplanned
     return cells
+
+
+def pack(where: Path, into: Path) -> None:
+    """All runs in one file."""
+    lines = [json.dumps(line, separators=(",", ":")) for header, rows in runs(where) for line in (header, *rows)]
+    into.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
 
 
 def means(cells: Cells, most: int, epsilon: float) -> None:
@@ -263,9 +284,8 @@ def means(cells: Cells, most: int, epsilon: float) -> None:
 def methods(folder: Path, cells: Cells) -> None:
     """Searches that resample, against E-BoN and auto with eight paths of the same prompts."""
     lines = []
-    for path in sorted(folder.glob("*.*.jsonl")):
-        header, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        if header["cell"] in cells:
+    for header, rows in runs(folder):
+        if header["cell"] in cells and "method" in header:
             known, looks = cells[header["cell"]]
             paths = {row["number"]: row for row in known}
             both_have = [row for row in rows if row["number"] in paths]
@@ -284,10 +304,14 @@ def methods(folder: Path, cells: Cells) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="of recorded paths, or a packed file of them")
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="write them all to this .jsonl.xz, and nothing else")
     parser.add_argument("--paths", type=int, default=16)
     parser.add_argument("--epsilon", type=float, default=0.05)
     args = parser.parse_args()
+    if args.pack is not None:
+        pack(args.folder, args.pack)
+        return
     cells = read(args.folder)
     print("Eight paths; share solved in percent, difference from E-BoN in points.\n")
     heads = "cell|n|one path|E-BoN|surprise|likelihood|look|both|any of 8|evaluations|with looks".split("|")
