@@ -47,11 +47,11 @@ def bodies(model: str, steps: int, length: int) -> list[dict[str, Any]]:
     return [{**settings, "prompt": prompt, "max_tokens": length} for prompt in PROMPTS]
 
 
-def large(asked: dict[str, Any]) -> dict[str, Any]:
-    """A request of 64 particles, one position a step."""
+def large(asked: dict[str, Any], particles: int) -> dict[str, Any]:
+    """A request of many particles, one position a step."""
     holes = asked["canvas"].count("[MASK]") if "canvas" in asked else 128
     size = {} if "canvas" in asked else {"max_tokens": holes}
-    return {**asked, **size, "search": "smc", "particles": 64, "steps": holes}
+    return {**asked, **size, "search": "smc", "particles": particles, "steps": holes}
 
 
 async def ask(port: int, method: str, path: str, body: bytes, lines: list[Any]) -> tuple[int, bytes]:
@@ -107,11 +107,13 @@ async def every(port: int, body: dict[str, Any], wait: float, end: float, log: l
     await asyncio.gather(*running)
 
 
-async def beside(port: int, clients: int, seconds: float, asked: list[dict[str, Any]], wait: float) -> dict[str, Any]:
+async def beside(
+    port: int, clients: int, seconds: float, asked: list[dict[str, Any]], wait: float, particles: int
+) -> dict[str, Any]:
     """The figures alone, and beside a large request every `wait` seconds."""
-    body, idle, logged = large(asked[0]), list[dict[str, Any]](), list[dict[str, Any]]()
-    await client(0, port, [body], float("inf"), idle, 2)  # the first one warms up
-    step = idle[1]["seconds"] / body["steps"]
+    body, idle, logged = large(asked[0], particles), list[dict[str, Any]](), list[dict[str, Any]]()
+    await client(0, port, [body], float("inf"), idle, 1)
+    step = idle[0]["seconds"] / body["steps"]
     alone = await load(port, clients, seconds, asked)
     others = asyncio.ensure_future(every(port, body, wait, time.perf_counter() + 1 + seconds, logged))
     found = await load(port, clients, seconds, asked)
@@ -245,7 +247,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--length", type=int, default=16, help="of answers, text only")
     parser.add_argument("--threads", type=int, default=1, help="of torch, in the server and for the network alone")
-    parser.add_argument("--large", type=float, help="seconds between two requests of 64 particles and full length")
+    parser.add_argument("--large", type=float, help="seconds between two requests of many particles and full length")
+    parser.add_argument("--particles", type=int, default=64, help="of large requests")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -264,7 +267,7 @@ def main() -> None:
         try:
             port = int(server.stdout.readline().rpartition(":")[2])
             if args.large:
-                found = asyncio.run(beside(port, args.clients, args.seconds, asked, args.large))
+                found = asyncio.run(beside(port, args.clients, args.seconds, asked, args.large, args.particles))
             else:
                 found = asyncio.run(load(port, args.clients, args.seconds, asked))
         finally:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import torch
 
@@ -22,6 +23,13 @@ from unmask import SAMPLERS, Recipe, decode, decode_batch, load
 
 HERE = Path(__file__).parent
 PROMPTS = ["once upon a time", "one day", "tom has 5 apples. mia has", "she", "", "lily was very happy because her mom"]
+SEARCHED: list[tuple[str, dict[str, Any]]] = [
+    ("vanilla", {}),
+    *((name, {"particles": 3}) for name in ("best-of-n", "smc", "auto")),
+    ("best-of-n", {"particles": 3, "choose": "look"}),
+    ("auto", {"particles": 3, "until": 0.5, "most": 6}),  # in waves
+    ("auto", {"particles": 2, "until": 0.01, "escalate": "uniform"}),
+]
 # area: (what pytest runs, how often, settings of the environment at full scale)
 AREAS: dict[str, tuple[str, int, dict[str, int]]] = {
     "server: bodies that its document allows": ("server/test_openapi.py", 1, {"UNMASK_EXAMPLES": 1000}),
@@ -29,7 +37,7 @@ AREAS: dict[str, tuple[str, int, dict[str, int]]] = {
     "server: batches and fairness": ("server/test_batches.py", 5, {}),
     "files: damaged checkpoints": ("checkpoints/test_fuzz.py", 1, {"UNMASK_CASES": 5000}),
     "files: pickles, tokenizers, templates": (
-        "test_convert.py checkpoints/test_files.py checkpoints/test_tokens.py",
+        "test_convert.py checkpoints/test_files.py checkpoints/test_tokens.py test_judge.py",
         2,
         {},
     ),
@@ -61,13 +69,9 @@ def company(seconds: float) -> Iterator[bool]:
     names = [name for name in SAMPLERS if name != "pc"]  # which needs a table
     while time.monotonic() < end:
         model = dice.choice(models)
-        search = dice.choice(["vanilla", "best-of-n", "smc", "auto"])
+        search, more = dice.choice(SEARCHED)
         recipe = Recipe(
-            dice.choice(names),
-            search,
-            length=dice.choice([4, 8, 24]),
-            temperature=dice.choice([0.0, 0.7, 1.0]),
-            **({} if search == "vanilla" else {"particles": 3}),
+            dice.choice(names), search, length=dice.choice([4, 8, 24]), temperature=dice.choice([0.0, 0.7, 1.0]), **more
         )
         rows = [(dice.choice(PROMPTS), dice.randrange(2**40)) for _ in range(dice.randint(2, 4))]
         torch.set_num_threads(dice.choice([1, 2]))

@@ -213,7 +213,7 @@ def test_a_text_with_holes_is_a_canvas_everywhere(here, capsys):
     assert main(["generate", "--model", "table", text]) == 0
     assert capsys.readouterr().out == f"{expected.text}\n"
     page = Path(__file__).parents[1] / "src/unmask/report/web/given.js"
-    assert r"if (/\[MASK(\*\d{1,18})?\]/.test(text)) return { canvas: text };" in page.read_text()
+    assert r"if (/\[MASK(\*\d{1,18})?\]/.test(text)) return { canvas: text, ...bound };" in page.read_text()
     with pytest.raises(InputError, match=r"prompt 2: the prompt holds \[MASK\]: give it as a canvas; as token ids"):
         decode_batch(model, ["s", text], length=2)
     with pytest.raises(InputError, match="length has no effect on a canvas"):

@@ -344,7 +344,7 @@ def test_memory_that_is_not_there_is_one_line(capsys, monkeypatch):
     def greedy(*_, **__):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr("unmask.cli.generate.decode_batch", greedy)
+    monkeypatch.setattr("unmask.evaluate.bulk.decode_batch", greedy)
     assert main(["generate", "se"]) == 2
     assert "out of memory: lower max-rows" in capsys.readouterr().err
 

@@ -125,7 +125,7 @@ def test_the_help_of_a_recipe_explains_every_field():
         ("generate s --max-tokens 3", "did you mean '--length'?"),
         ("generate s --gpu", "did you mean '--device cuda'?"),
         ("generate s --particles 3", "leave it out, or use auto or best-of-n"),
-        ("eval gsm8k", "with --shots FILE, and its questions with --data FILE: fetch test.jsonl and train.jsonl from"),
+        ("eval gsm8k", "put gsm8k_test.jsonl and gsm8k_train.jsonl into a folder and add --data-dir FOLDER; or give"),
     ],
 )
 def test_flags_of_other_programs_name_ours(line, words, capsys):

@@ -29,6 +29,7 @@ ROOMS = {
     "help": "",
     "eval": f"{MEASURE} train",
     "compare": "evaluate",
+    "join": "evaluate",
     "judge": "core models evaluate tasks",
     "paper": MEASURE,
     "score": f"{MEASURE} report",

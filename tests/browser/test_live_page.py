@@ -275,6 +275,17 @@ def test_what_is_wrong_is_one_line(live: Open) -> None:
     assert not fault.is_visible()
 
 
+def test_hostile_texts_are_only_texts(live: Open) -> None:
+    """Script in a prompt, and in the address, is shown and not run; the policy of the page would forbid it, too."""
+    hostile = "<img src=x onerror='window.hacked = 1'></textarea><script>window.hacked = 2</script>"
+    page = live({"model": "text", "given": hostile, "length": "4"})
+    run(page)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img[src=x]").count() == 0 and hostile in page.locator("textarea").first.input_value()
+    policy = page.evaluate("fetch('/').then(answer => answer.headers.get('content-security-policy'))")
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+
+
 def test_settings_are_folded_and_help_needs_no_mouse(live: Open) -> None:
     page = live({**TEXT, **WALK, "a.late": "eos"}, wide=390, high=844, has_touch=True)
     for name in ("A-search", "A-particles", "given", "length", "seed"):

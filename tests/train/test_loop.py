@@ -341,8 +341,9 @@ def test_where_there_are_no_locks_it_trains(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr("fcntl.flock", none)
-    with open_log(tmp_path):
+    with open_log(tmp_path), pytest.raises(InputError, match="another run is writing"):  # a file beside it says so
         run(tmp_path, Plan(steps=1, batch=4))
+    run(tmp_path, Plan(steps=1, batch=4))
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setitem(sys.modules, "fcntl", None)
     open_log(tmp_path).file.close()

@@ -368,8 +368,8 @@ def _unexpected(parser: ArgumentParser, args: Namespace, extra: list[str]) -> Un
         return error
     wanted = word.replace("_", "-")
     options = {option.lstrip("-"): option for option in parser._option_string_actions}
-    near = [option for option in options.values() if len(wanted) > 3 and option.startswith(wanted)]
-    near = near or _elsewhere(wanted, options)
+    near = _elsewhere(wanted, options)
+    near = near or [option for option in options.values() if len(wanted) > 3 and option.startswith(wanted)]
     near = near or [options[name] for name in get_close_matches(wanted.lstrip("-"), options, n=1, cutoff=0.6)]
     return InputError(f"unknown option {word!r}", f"did you mean {near[0]!r}?" if near else about)
 

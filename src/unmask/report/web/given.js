@@ -36,7 +36,8 @@ export class Given {
       this.element.append(this.board.element, this.written);
     } else this.element.append(...written);
     if (model.unmask.chat) this.element.append(make("label", {}, this.chat, "as a message of a chat"));
-    const bound = { id: "form-text", rows: 1, spellcheck: "false", autocomplete: "off", "aria-describedby": "matches-about" };
+    const plain = { rows: 1, spellcheck: "false", autocomplete: "off" };
+    const bound = { id: "form-text", "aria-describedby": "matches-about", ...plain };
     this.matches = make("textarea", { ...bound, oninput: () => change() });
     if (this.kind === "text") this.element.append(this._form());
   }
