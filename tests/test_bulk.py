@@ -389,3 +389,12 @@ def test_documents_are_not_called_windows(here, capsys, monkeypatch):
     Path("d.txt").write_text("Once upon a time, there was a cat.\n\nThe end.\n")
     assert main(["eval", "text", "--data", "d.txt"]) == 0
     assert "2 documents" in capsys.readouterr().out
+
+
+def test_rows_of_another_form_are_not_resumed(here, capsys):
+    Path("two").write_text("se\nte\n")
+    command = ["generate", "--prompts", "two", "-o", "out", "--model", "table", "--length", "4", "--matches"]
+    assert main([*command, "[a-z]{4}"]) == 0
+    for other in ([*command, "[a-m]{4}"], command[:-1]):
+        assert main(other) == 2
+        assert "the form of the text" in capsys.readouterr().err

@@ -39,7 +39,7 @@ def client(usual: Running) -> OpenAI:
 def wait() -> Callable[[Callable[[], bool]], None]:
     """Until something is true."""
 
-    def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    def until(true: Callable[[], bool], seconds: float = 30.0) -> None:
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, "it never came true"

@@ -35,6 +35,8 @@ SAME = {  # header fields that a resumed run must share with its file, and their
     "limit": "limit",
     "system": "the system message",
     "stop": "the stop strings",
+    "form": "the form of the text",
+    "constrained": "the form of answers",
     "samples": "the number of answers to a prompt",
     "logprobs": "logprobs",
     "recipe": "the recipe",
@@ -45,6 +47,8 @@ LATER = (
     "background",
     "task_sha256",
     "shard",
+    "form",
+    "constrained",
 )  # not in headers of version 0.1, whose runs keep their identity
 # may change on resuming; the change is recorded
 ORIGIN = ("version", "torch", "device", "machine", "threads", "batch", "workers", "commit")

@@ -67,8 +67,12 @@ def language(pattern: str, search: bool = False) -> Language:
         found = _Reader(pattern, tree.state.flags, search).whole(tree)
     except re.error as error:
         raise InputError(f"the pattern {pattern[:60]!r} is not a regular expression", str(error)) from None
-    except (RecursionError, OverflowError):
+    except RecursionError:
         raise refused(pattern, "too many groups in groups", "nest less") from None
+    except OverflowError:
+        raise refused(pattern, "a repetition without end", "repeat fewer times") from None
+    except ValueError:  # (?u) beside (?a), which always holds
+        raise refused(pattern, "(?u) for all of it", "write (?u:…) around a part") from None
     return found
 
 

@@ -193,6 +193,8 @@ class _Reader:
         low, high = _count(schema, "minLength", where) or 0, _count(schema, "maxLength", where)
         if len(given) > 1 or (given and (low or high is not None)):
             raise refused(where, f"{given[0]} stands beside another condition on the string", "keep one of them")
+        if high is not None and high < low:
+            return Alt()
         if not given:
             return string(low, high)
         pattern = schema[given[0]]
@@ -209,6 +211,8 @@ class _Reader:
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
         if isinstance(rest, list):  # until draft 2019-09
             first, rest = rest, True
+        if high is not None and high < low:
+            return Alt()
         if schema.get("uniqueItems") and (high is None or high > 1):
             raise refused(where, "uniqueItems is not carried", "leave it out, or set maxItems to 1")
         if depth <= 0 and (first or rest is True):
@@ -220,8 +224,8 @@ class _Reader:
     def _object(self, schema: Mapping[str, Any], where: str, seen: tuple[str, ...], depth: int) -> Language:
         fields, extra = schema.get("properties", {}), schema.get("additionalProperties", True)
         required = schema.get("required", [])
-        if not isinstance(fields, Mapping) or not isinstance(required, list):
-            raise refused(where, "properties must be an object, required a list", "correct it")
+        if not isinstance(fields, Mapping) or not _texts(required) or not _texts(list(fields)):
+            raise refused(where, "properties must be an object, required a list of texts", "correct it")
         low, high = _count(schema, "minProperties", where) or 0, _count(schema, "maxProperties", where)
         missing = [name for name in dict.fromkeys(required) if name not in fields]
         if "propertyNames" in schema and (fields or required):
@@ -336,10 +340,14 @@ def _narrowed(bounds: Bounds, kind: str, name: str, value: Any, low: bool, where
 # --- schemas ---------------------------------------------------------------------------------------------------------
 
 
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
 def _types(schema: Mapping[str, Any], where: str) -> list[str]:
     """The types of a schema; without any, those that its conditions are about."""
     given = schema.get("type")
-    if given is None:
+    if "type" not in schema:
         about = [kind for kind, names in OF_TYPE.items() if kind != "integer" and any(one in schema for one in names)]
         return about or [kind for kind in TYPES if kind != "integer"]
     found = [given] if isinstance(given, str) else given
