@@ -267,3 +267,9 @@ def test_a_reward_in_the_walk_samples_the_tilted_law(table):
     ]
     assert means[0] > means[1] + 0.5
     assert any("[MASK]" in text for text in seen) and all(text.count("[MASK]") <= 6 for text in seen)
+
+
+@pytest.mark.parametrize(("given", "why"), [({"verify": 5}, "verify is 5"), ({"reward": 5}, "reward is 5")])
+def test_functions_are_functions(given, why):
+    with pytest.raises(InputError, match=why):
+        decode(unmask.load("table"), "s", length=3, search="auto", temperature=1.0, **given)

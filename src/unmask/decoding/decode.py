@@ -215,6 +215,8 @@ def _outside() -> int:
 def in_waves(recipe: Recipe, verify: Verify | None = None) -> bool:
     """Whether paths come in waves."""
     search = recipe.build_search()
+    if verify is not None and not callable(verify):
+        raise InputError(f"verify is {verify!r}", "give a function of a text")
     if verify is not None and (search.choose.cost is None or search.resamples):
         raise InputError(f"verify does not go with search {recipe.name('search')}", "use auto or best-of-n")
     return search.until > 0 or verify is not None
@@ -436,8 +438,11 @@ def _check_reward(recipe: Recipe, reward: Reward | None, answer: object) -> None
     asks = search.choose.name == "reward" or search.potential is POTENTIALS["reward"]
     if asks and reward is None:
         raise InputError("the search goes by a reward", "give reward=, a function of the text, in Python")
+    if reward is not None and not callable(reward):
+        raise InputError(f"reward is {reward!r}", "give a function of a text")
     if reward is not None and not asks:
-        raise InputError(f"reward has no effect on search {recipe.name('search')}", "add potential or choose 'reward'")
+        way = "use best-of-n with choose='reward', or smc with potential='reward'"
+        raise InputError(f"reward has no effect on search {recipe.name('search')}", way)
 
 
 FREE = ("until", "most", "particles", "calibrated", "seed")  # settings that a threshold does not depend on
