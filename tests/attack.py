@@ -99,6 +99,9 @@ def main() -> int:
             passed, failed = ran(words, max(1, round(times * args.scale)), scaled)
             print(f"{area:46} {passed:6,} held {failed:4,} broke {time.monotonic() - began:6.0f} s", flush=True)
             wrong += failed
+    if args.only in "durability: kill -9 at random moments":
+        kills = ["--kills", str(max(2, round(30 * args.scale)))]
+        wrong += subprocess.run([sys.executable, str(HERE / "kills.py"), *kills], check=False).returncode
     area = "determinism: equal seeds in random company"
     if args.only in area:
         found = list(company(300 * args.scale))
