@@ -99,6 +99,10 @@ def test_table_2_has_averages_seeds_and_both_verdicts(made, monkeypatch, capsys,
     assert len(cell["average"]["strict"]["each"]) == 2 and cell["places"]["sudoku"]["paper"] == 2.2
     seeds = {json.loads(data.splitlines()[1])["seed"] for data in kept.values()}
     assert seeds == {0, 1_000_000}
+    Path("wrong.json").write_text(json.dumps({"num_token": 1, "p_baseline_dict": {"99999": 1}}))
+    wrong = ["wrong.json" if word.endswith("counts.json") else word for word in given]
+    assert main([*wrong, "--out", "never"]) == 2 and "counts token 99999" in capsys.readouterr().err
+    assert not list(Path("never").rglob("*.jsonl"))  # it is found before the first cell is decoded
 
 
 def test_processes_share_a_folder(made, monkeypatch, capsys, tmp_path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.decoding import background as tables
 from unmask.decoding.decode import OnResults, Result, decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import InputError
@@ -91,6 +92,8 @@ def run(job: PaperRun) -> list[Figures]:
     _asked(job)  # before the long work
     _check_family(job)
     model = load(job.model or job.place.model, job.device, job.dtype)
+    for table in sorted({job.recipe(cell).background or "" for cell in job.cells} - {""}):
+        tables.load(table).check(model)
     model = compiled(model) if job.compile else model
     found = KINDS[job.experiment.measures(job.place)](job, model)
     trial = {} if job.scale == 1 else {"scale": job.scale}
