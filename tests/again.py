@@ -18,9 +18,9 @@ class Again:
         self.step, self.loop = step, loop
 
     def play(self, step: int) -> Moment:
-        after, moment = self.step(self.loop.carry)
+        after, moment = self.step(recorded.given(self.loop.carry, self.loop.cache))
         moment = recorded.fixed(moment, self.loop)
-        recorded.copy(recorded.looped(after), self.loop)
+        recorded.copy(recorded.looped(after, self.loop.cache), self.loop)
         return replace(moment, step=step)
 
 

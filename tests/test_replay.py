@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from again import Again, Late
 from unmask import SAMPLERS, SEARCHES, Recipe, load
-from unmask.core.denoiser import Denoiser
+from unmask.core.denoiser import Denoiser, traits
 from unmask.core.gpu import recorded
 from unmask.core.sampler import StepInput, masked_share
 from unmask.core.state import State, Step, put, take
@@ -21,6 +22,7 @@ from unmask.decoding.background import count
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import Text, from_canvas, from_prompt, start
 from unmask.errors import ModelError, ProgressError
+from unmask.models.made.fabricate import fabricate
 from unmask.models.transformer import can_compile, compiled, random_transformer
 from unmask.models.wrap import Counted
 
@@ -39,7 +41,7 @@ def walks(model: Denoiser, recipe: Recipe, prompts: Sequence[Text]) -> tuple[lis
         for prompt in prompts
     ]
     denoiser, state, *parts = prepare(model, rows, range(len(rows)), recipe)
-    setup = Setup(denoiser, *parts)
+    setup = Setup(denoiser, *parts, shares_rows=not traits(denoiser).keeps_rows)
     return list(map(numbers, waiting(setup, state))), list(map(numbers, recorded.walk(setup, state)))
 
 
@@ -316,3 +318,55 @@ def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Monkey
     with pytest.warns(UserWarning, match="could not be compiled and runs uncompiled: no such instruction$"):
         one, other = walks(dataclasses.replace(model, compiled=model.network), RECIPE, ["a cat"])
     assert_same(one, other)
+
+
+# --- with a cache -----------------------------------------------------------------------------------------------------
+
+BLOCKWISE = [
+    {"sampler": "semi-ar"},
+    {"sampler": "semi-ar", "search": "smc", "particles": 3, "temperature": 0.9},
+    {"sampler": "semi-ar", "search": "smc", "particles": 3, "temperature": 0.9, "every": 3, "strength": 20.0},
+    {"sampler": "semi-ar", "search": "beam", "beams": 2, "temperature": 0.9},
+    {"sampler": "semi-ar", "search": "auto", "particles": 3, "temperature": 0.9, "guidance": 0.7},
+    {"sampler": "semi-ar", "search": "smc", "particles": 5, "temperature": 0.9, "every": 2},
+]
+
+
+@pytest.mark.parametrize("family", ["sdar", "fast-dllm-v2", "llada2"])
+@pytest.mark.parametrize("settings", BLOCKWISE, ids=str)
+def test_attention_in_blocks(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    fabricate(family, tmp_path / family, seed=3)
+    model = load(tmp_path / family, dtype=torch.float64)
+    recipe = Recipe(**{"search": "vanilla", "length": 19, **settings})
+    assert_same(*walks(model, recipe, ["a cat", "what is this, a dog", "b"]))
+
+
+@pytest.mark.parametrize("settings", BLOCKWISE, ids=str)
+@pytest.mark.parametrize(
+    "cache",
+    [
+        {"cache_before": 0, "cache_after": 0},
+        {"cache_before": 2, "cache_after": 3, "cache_every": 3},
+        {"cache_before": 0},
+        {"cache_before": 4, "cache_block": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("family", ["llada", "dream"])
+def test_windows(family: str, cache: dict[str, Any], settings: dict[str, Any], tmp_path: Path) -> None:
+    fabricate(family, tmp_path / family, seed=3)
+    model = load(tmp_path / family, dtype=torch.float64)
+    cache = {"cache_block": 4, **cache}
+    recipe = Recipe(**{"search": "vanilla", "length": 14, "block_length": 4, "scope": "block", **cache, **settings})
+    assert_same(*walks(model, recipe, ["a cat", "what is this, a dog", "b"]))
+
+
+def test_holes_with_a_cache(tmp_path: Path) -> None:
+    for family, more in (("sdar", {}), ("llada", {"cache_block": 3, "block_length": 3, "cache_after": 1})):
+        fabricate(family, tmp_path / family, seed=3)
+        model = load(tmp_path / family, dtype=torch.float64)
+        recipe = Recipe("semi-ar", "smc", particles=3, temperature=0.9, **more)
+        mask = [model.vocab.mask]
+        two_holes = [*b"a cat", *mask * 5, *b" who is ", *mask * 9, *b" and more"]
+        canvases = [two_holes, [*b"what", *mask * 12, *b" is this"]]
+        assert_same(*walks(model, recipe, canvases))

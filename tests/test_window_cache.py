@@ -44,9 +44,9 @@ class Watched(WindowCache):
         self.looks.append((state, rows, hidden))
         return hidden, kept
 
-    def _compute(self, state: State, rows: Tensor, at: Tensor, *more: Any) -> Any:
+    def compute(self, state: State, rows: Tensor, at: Tensor, *more: Any) -> Any:
         self.computed.append([columns.tolist() for columns in at])
-        return super()._compute(state, rows, at, *more)
+        return super().compute(state, rows, at, *more)
 
 
 def walked(watched: Watched, prompts: list[list[int]], recipe: Recipe = SEMI) -> Watched:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -127,6 +127,51 @@ class Denoiser(Protocol):
         ...
 
 
+class FixedCache(Protocol):
+    """What rows keep, in tensors that stay where they are: a recorded step reads them and changes them in place.
+
+    How much the next look computes is known to the host beforehand. It reads `plan` and says it by `planned`.
+    """
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Recorded steps with one cache serve another of the same kind, once it has been filled from that."""
+        ...
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What is planned: there is a recorded step for each."""
+        ...
+
+    def plan(self, state: State, active: Tensor) -> Tensor:
+        """Numbers [n] int64 for the host: what the next look at the active rows has to do."""
+        ...
+
+    def planned(self, numbers: Sequence[int]) -> FixedCache:
+        """The same tensors, and what the host has read."""
+        ...
+
+    def __getitem__(self, ancestors: Tensor) -> FixedCache:
+        """Every row takes its ancestor's contents, in place."""
+        ...
+
+    def part(self, rows: Tensor) -> FixedCache:
+        """These rows, in tensors of their own."""
+        ...
+
+    def clone(self) -> FixedCache:
+        """The same in other tensors."""
+        ...
+
+    def idle(self) -> FixedCache:
+        """The tensors without the model."""
+        ...
+
+    def fill(self, other: Any) -> FixedCache:
+        """These tensors with the contents of another cache of the same kind, and with its model."""
+        ...
+
+
 @dataclass(frozen=True)
 class Traits:
     """What drivers and decoding ask about a denoiser besides; read by `traits`, so that an adapter needs none of it."""
@@ -135,6 +180,7 @@ class Traits:
     keeps_rows: bool = False  # the answer depends on the row's own cache, so equal rows are not interchangeable
     is_compiled: bool = False  # the network is compiled, so compiling the rest of a step pays, too
     recordings: list[Any] | None = None  # where recorded steps are kept for the next walk
+    fixed: Callable[[State], FixedCache] | None = None  # what rows of a state keep, if `look` is recorded with it
     recipe: Mapping[str, Any] = field(default_factory=dict)  # default settings, where the user gives none
     attention: Blocks | None = None  # how attention is cut into blocks; None: everything sees everything
 

@@ -80,7 +80,7 @@ class Setup:
         rows = ~self.sampler.done(state, step) & (state.open > 0)
         if not self.meets(state):
             return rows
-        first = _first_block(state, rows)[:, None].expand(-1, state.particles).reshape(-1)
+        first = first_block(state, rows)[:, None].expand(-1, state.particles).reshape(-1)
         return rows & (_block(state) == first)
 
     def meets(self, state: State) -> bool:
@@ -168,7 +168,7 @@ def first_carry(setup: Setup, state: State) -> Carry:
     known = Known(torch.ones_like(none, dtype=torch.bool))
     tally = Tally(none, none[:: state.particles], none, none)
     active = setup.active(state, 0)
-    return Carry(state, known, tally, active, setup.intervals(state), 0, _first_block(state, active))
+    return Carry(state, known, tally, active, setup.intervals(state), 0, first_block(state, active))
 
 
 def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
@@ -212,7 +212,7 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     beliefs = replace(setup.measured(beliefs), pieces=None, limited=None, fitting=None)
     moment = Moment(number, after, state.tokens, active, entropy, resampled, beliefs, tally, hidden)
     known = known.after(changed) if setup.skips_rows else Known(known.stale | changed)
-    block = _first_block(state, active) if setup.meets(state) else carry.block
+    block = first_block(state, active) if setup.meets(state) else carry.block
     carried = Carry(after, known, tally, setup.active(after, step + 1), carry.every, step + 1, block, faults.code)
     return carried, moment
 
@@ -248,7 +248,7 @@ def _due(setup: Setup, carry: Carry) -> Tensor | None:  # [P] bool
         return None
     due = (carry.step % carry.every == 0) & (carry.step > 0)
     if setup.meets(carry.state):
-        due = due & (_first_block(carry.state, carry.active) > carry.block)
+        due = due & (first_block(carry.state, carry.active) > carry.block)
     return due if not setup.skips_rows or bool(due.any()) else None
 
 
@@ -257,7 +257,7 @@ def _block(state: State) -> Tensor:  # [B] int64
     return torch.zeros_like(state.front) if state.blocks is None else state.front // state.blocks.size
 
 
-def _first_block(state: State, rows: Tensor) -> Tensor:  # [B] bool -> [P] int64
+def first_block(state: State, rows: Tensor) -> Tensor:  # [B] bool -> [P] int64
     """The first block that one of these rows of each prompt is in."""
     last = state.tokens.shape[1]
     return _block(state).where(rows, last).view(-1, state.particles).amin(1)

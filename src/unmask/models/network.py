@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.core.gpu import attention
 from unmask.models.experts import ExpertMLP, Experts
 
 FREQUENCIES = 128  # of the time embedding, as in DiT and MDLM
@@ -69,6 +70,8 @@ class Past:
     count: Tensor | None = None  # [R] int64: a row sees the first ones; None: all
     seen: Tensor | None = None  # [R, C] bool: of these, only some
     entry: Tensor | None = None  # [R] int64; None: each row its own
+    low: Tensor | None = None  # [R] int64: those before this one are not seen, and
+    gap: Pair | None = None  # [R], [R] int64: nor are those from the first of these columns to the second
 
     @property
     def columns(self) -> int:
@@ -78,9 +81,23 @@ class Past:
         """Who sees what."""
         keys = self.layers[0][0]
         found = torch.ones(rows, self.columns, dtype=torch.bool, device=keys.device)
+        column = torch.arange(self.columns, device=keys.device)
         if self.count is not None:
-            found = found & (torch.arange(self.columns, device=keys.device) < self.count[:, None])
+            found = found & (column < self.count[:, None])
+        if self.low is not None:
+            found = found & (column >= self.low[:, None])
+        if self.gap is not None:
+            found = found & ((column < self.gap[0][:, None]) | (column >= self.gap[1][:, None]))
         return found if self.seen is None else found & self.seen
+
+    def spans(self, rows: int) -> Tensor:  # [R, 5] int32
+        """The same as numbers: entry, first column, the one after the last, and the gap; `seen` is left out."""
+        like = self.layers[0][0]
+        entry = torch.arange(rows, device=like.device) if self.entry is None else self.entry
+        none = torch.zeros_like(entry)
+        count = none + self.columns if self.count is None else self.count
+        gap = (none, none) if self.gap is None else self.gap
+        return torch.stack([entry, none if self.low is None else self.low, count, *gap], 1).int()
 
 
 @dataclass(frozen=True)
@@ -115,6 +132,7 @@ class _Sites:
     seen: Any  # [R, 1, S, S] bool, or a BlockMask of torch's flex attention; None: everything
     past: tuple[Past, ...]  # what they see besides
     alike: list[_Alike]  # rows together whose attention has the same shape; empty: all at once, with a mask
+    spans: list[Tensor]  # [R, 5] int32 of each past part: then a kernel takes all of them as they lie
 
 
 class Block(nn.Module):
@@ -172,6 +190,10 @@ def attended(q: Tensor, k: Tensor, v: Tensor, sites: _Sites, layer: int) -> Tens
     many, seen = q.shape[1] // k.shape[1], sites.seen
     if sites.alike:
         return _beside(q, k, v, sites, layer)
+    if sites.spans:
+        parts = zip(sites.past, sites.spans, strict=True)
+        kept = [attention.Kept(*one.layers[layer], spans) for one, spans in parts]
+        return attention.attend(q, k, v, None if seen is None else seen[:, 0], kept)
     if sites.past:
         seen = _whole(q, seen, sites.past)
         olds = [one.layers[layer] for one in sites.past]
@@ -187,6 +209,12 @@ def attended(q: Tensor, k: Tensor, v: Tensor, sites: _Sites, layer: int) -> Tens
 
     mixed: Tensor = flex_attention(q.to(v.dtype), k.to(v.dtype), v, block_mask=seen)  # norms may have widened them
     return mixed
+
+
+def _as_they_lie(past: tuple[Past, ...], seen: Any) -> bool:
+    """Whether the kernel can attend to these parts."""
+    plain = all(one.seen is None for one in past) and (seen is None or isinstance(seen, Tensor))
+    return 0 < len(past) <= attention.PARTS and plain and attention.usable(*(x for one in past for x in one.layers[0]))
 
 
 def _whole(q: Tensor, seen: Tensor | None, past: tuple[Past, ...]) -> Tensor:  # [R, 1, S, C + … + S] bool
@@ -208,7 +236,8 @@ def _beside(q: Tensor, k: Tensor, v: Tensor, sites: _Sites, layer: int) -> Tenso
             pick = rows if entry is None else slice(entry, entry + 1)
             keys, values = one.layers[layer]
             parts.append((keys[pick, :, :count], values[pick, :, :count]))
-            masks.append(None if one.seen is None else one.seen[rows, None, None, :count])
+            whole = one.seen is None and one.low is None and one.gap is None
+            masks.append(None if whole else one.mask(len(q))[rows, None, None, :count])
         out[rows] = _mixed(q[rows], parts, masks)
     return out
 
@@ -351,7 +380,8 @@ class Network(nn.Module):
             seen = (real if seen is None else real & seen) | itself
         weight = self.embed.weight
         grouped = bool(past) and not weight.is_cuda and weight.dtype in (torch.float32, torch.float64)
-        return _Sites(cos, sin, seen, past, _alike(past, rows) if grouped else [])
+        spans = [one.spans(rows) for one in past] if _as_they_lie(past, seen) else []
+        return _Sites(cos, sin, seen, past, _alike(past, rows) if grouped else [], spans)
 
     def _condition(self, sigma: Tensor | None, x: Tensor) -> Tensor:  # [R, C], or [1, C] where time is left out
         level = torch.zeros(1, device=x.device) if sigma is None else sigma.to(x.device)

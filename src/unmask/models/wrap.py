@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask.core.denoiser import Denoiser, Head, Tokenizer, traits
+from unmask.core.denoiser import Denoiser, FixedCache, Head, Tokenizer, traits
 from unmask.core.state import Blocks, Cache, State, Vocab
 from unmask.errors import SettingError
 
@@ -98,6 +99,49 @@ class _Both:
         return _Both(self.inner[torch.cat([rows, rows + self.rows])], len(rows))
 
 
+@dataclass(frozen=True)
+class _FixedBoth(_Both):
+    """The same in tensors that stay where they are."""
+
+    inner: Any  # a FixedCache
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        return "both", *self.inner.kind
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        return tuple(self.inner.key)
+
+    def plan(self, state: State, active: Tensor) -> Tensor:
+        numbers: Tensor = self.inner.plan(_twice(state), torch.cat([active, active]))
+        return numbers
+
+    def planned(self, numbers: Sequence[int]) -> _FixedBoth:
+        return replace(self, inner=self.inner.planned(numbers))
+
+    def __getitem__(self, ancestors: Tensor) -> _FixedBoth:
+        return replace(self, inner=self.inner[torch.cat([ancestors, ancestors + self.rows])])
+
+    def part(self, rows: Tensor) -> _FixedBoth:
+        return _FixedBoth(self.inner.part(torch.cat([rows, rows + self.rows])), len(rows))
+
+    def clone(self) -> _FixedBoth:
+        return replace(self, inner=self.inner.clone())
+
+    def idle(self) -> _FixedBoth:
+        return replace(self, inner=self.inner.idle())
+
+    def fill(self, other: _FixedBoth) -> _FixedBoth:
+        return replace(self, inner=self.inner.fill(other.inner))
+
+
+def _twice(state: State) -> State:
+    """Every row, and then every row again; without what they keep."""
+    everyone = torch.arange(len(state.tokens), device=state.tokens.device)
+    return state.replace(cache=None).take(torch.cat([everyone, everyone]))
+
+
 @dataclass(frozen=True, eq=False)
 class Guided(Wrapped):
     """Classifier-free guidance: u + (scale + 1)(c - u), u from the row whose given tokens are masked.
@@ -117,9 +161,7 @@ class Guided(Wrapped):
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, _Both | None]:
         """One call with every row twice: unchanged, and with its given tokens masked."""
-        count = len(state.tokens)
-        everyone = torch.arange(count, device=rows.device)
-        twice = state.replace(cache=None).take(torch.cat([everyone, everyone]))
+        count, twice = len(state.tokens), _twice(state)
         blind = twice.tokens.where(twice.writable | ~twice.attend, state.vocab.mask)
         second = torch.arange(2 * count, device=rows.device) >= count
         kept = state.cache.inner if isinstance(state.cache, _Both) else None
@@ -128,7 +170,18 @@ class Guided(Wrapped):
         with_prompt, without = hidden.chunk(2)
         guided = without + (self.scale + 1) * (with_prompt - without)
         guided = guided.where(without.isfinite(), with_prompt)  # -inf is the same with any prompt
+        if isinstance(state.cache, _FixedBoth):
+            return guided, replace(state.cache, inner=cache)
         return guided, None if cache is None else _Both(cache, count)
+
+    @property
+    def fixed(self) -> Callable[[State], _FixedBoth] | None:
+        inner = traits(self.inner).fixed
+        return None if inner is None else partial(self._fixed, inner)
+
+    def _fixed(self, inner: Callable[[State], FixedCache], state: State) -> _FixedBoth:
+        assert isinstance(state.cache, _Both)
+        return _FixedBoth(inner(_twice(state).replace(cache=state.cache.inner)), len(state.tokens))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +197,10 @@ class Chunked(Wrapped):
     @property
     def recordable(self) -> bool:
         return traits(self.inner).recordable
+
+    @property
+    def fixed(self) -> Callable[[State], FixedCache] | None:
+        return traits(self.inner).fixed
 
     def look(self, state: State, rows: Tensor) -> tuple[Tensor, Any]:
         parts = []

@@ -4,6 +4,9 @@ A step computes what `step.advance` says and nothing else. A recorded one reads 
 one of them. The host learns of an error, or that all rows are done, one step late: meanwhile a step runs in which no
 row is active, which changes nothing. Three parts make it faster, each by itself: finished prompts are dropped, the
 small operations of a step are compiled where the network is, and recordings serve the next walk of the same kind.
+
+Where a model keeps keys and values, these stay in fixed tensors too, and how much a step computes depends on whether a
+row has entered a block. There are recordings for each case, and between two steps the host reads which one is next.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ import torch
 from torch import Tensor
 
 from unmask.core import beliefs, dice
-from unmask.core.denoiser import Denoiser, traits
+from unmask.core.denoiser import Denoiser, FixedCache, traits
 from unmask.core.gpu import head as fused
 from unmask.core.resampling import Resampled
 from unmask.core.sampler import planned_end, steady
 from unmask.core.state import State, change, put, take, tensors
-from unmask.core.step import Carry, Faults, Known, Moment, Setup, advance, finish, first_carry
+from unmask.core.step import Carry, Faults, Known, Moment, Setup, advance, finish, first_block, first_carry
 from unmask.errors import UnmaskError
 
 MANY = 1 << 14  # positions from which a step's small operations are little beside its network: not worth compiling
@@ -54,15 +57,23 @@ class Loop:
 
     carry: Carry
     signal: Tensor  # [P + 1] int64: whether any row of a prompt takes the next step; the code of a fault
+    # with a cache [P + 2 + …]: besides whether particles enter a block in the next step, and the cache's plan
+    cache: FixedCache | None = None  # what rows keep; steps change it in place
 
 
 Advance = Callable[[Setup, Carry], tuple[Carry, Moment]]
 
 
-def looped(carry: Carry) -> Loop:
+def looped(carry: Carry, cache: FixedCache | None = None) -> Loop:
+    """The carry, without its cache, and what the host has to know of it."""
     assert carry.fault is not None
     alive = carry.active.view(-1, carry.state.particles).any(1)
-    return Loop(carry, torch.cat([alive.long(), carry.fault[None]]))
+    plan = []
+    if cache is not None:
+        enters = first_block(carry.state, carry.active) > carry.block
+        plan = [enters.any().long()[None], cache.plan(carry.state, carry.active)]
+    signal = torch.cat([alive.long(), carry.fault[None], *plan])
+    return Loop(given(carry, None), signal, cache)
 
 
 def copy(new: Loop, old: Loop) -> None:
@@ -79,6 +90,11 @@ def fixed(moment: Moment, old: Loop) -> Moment:
     return replace(moment, state=old.carry.state, tally=old.carry.tally, before=before, active=active)
 
 
+def given(carry: Carry, cache: FixedCache | None) -> Carry:
+    """The carry with what rows keep."""
+    return replace(carry, state=carry.state.replace(cache=cache))
+
+
 class Recorded:
     """A step as a graph: playing it advances `loop` in place and fills the tensors of `moment` anew."""
 
@@ -86,13 +102,16 @@ class Recorded:
         side: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # once beforehand, so that kernels are loaded and compiled
-            step(loop.carry)
+            spare = None if loop.cache is None else loop.cache.clone()
+            after, _ = step(given(loop.carry, spare))
+            looped(after, spare)
+            del after, spare
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            after, moment = step(loop.carry)
+            after, moment = step(given(loop.carry, loop.cache))
             self.moment = fixed(moment, loop)
-            copy(looped(after), loop)
+            copy(looped(after, loop.cache), loop)
 
     def play(self, step: int) -> Moment:
         """The next step. `entropy` and `resampled` are copied: a caller may keep them to the end of the walk."""
@@ -128,12 +147,14 @@ def walk(setup: Setup, state: State) -> Iterator[Moment]:
     carry, whole = advance(setup, first_carry(setup, state))  # waits: of a prompt's equal particles one is computed
     yield whole
     setup = replace(setup, skips_rows=False)
-    part = _Part(setup, carry, torch.arange(len(state.tokens), device=state.tokens.device))
+    keeps = traits(setup.denoiser).fixed
+    cache = None if keeps is None else keeps(carry.state)
+    part = _Part(setup, carry, torch.arange(len(state.tokens), device=state.tokens.device), cache)
     used = [part]
     try:
         while part.alive:
             moment = part.play()
-            if not part.alive:  # it was over before this step
+            if moment is None or not part.alive:  # it was over before this step
                 break
             yield spread(moment, whole, part.rows)
             if part.planned_end:
@@ -151,7 +172,7 @@ def walk(setup: Setup, state: State) -> Iterator[Moment]:
 class _Part:
     """The prompts of a batch that are not done yet, one recorded step after the other."""
 
-    def __init__(self, setup: Setup, carry: Carry, rows: Tensor) -> None:
+    def __init__(self, setup: Setup, carry: Carry, rows: Tensor, cache: FixedCache | None) -> None:
         self.setup, self.rows = setup, rows  # [B'] int64: the rows of the whole batch
         self.step = self.began = int(carry.step)
         self.every = carry.every.tolist()
@@ -160,11 +181,13 @@ class _Part:
         state = carry.state.replace(cache=None)
         now = torch.full_like(rows[0], self.step)
         carry = replace(carry, state=state, known=Known(carry.known.stale), step=now, fault=torch.zeros_like(now))
-        self.loop = looped(change(carry, Tensor.clone))
-        self.recordings: dict[bool, Recorded] = {}
+        self.loop = looped(change(carry, Tensor.clone), cache)
+        self.recordings: dict[tuple[Any, ...], Recorded] = {}
         shape = tuple(state.tokens.shape), state.particles, state.padded, state.vocab, state.tokens.device
-        self.kind = (threading.get_ident(), setup.sampler, setup.search, setup.rules, shape)
-        self.alive = self._alive(self.loop.signal.tolist())  # prompts that take the step which was played last
+        kept = None if cache is None else cache.kind
+        self.kind = (threading.get_ident(), setup.sampler, setup.search, setup.rules, shape, kept)
+        self.signal = self.loop.signal.tolist()
+        self.alive = self._alive(self.signal)  # prompts that take the step which was played last
         take_over(self)
         self.signals = Signals(self.loop.signal)
 
@@ -172,16 +195,35 @@ class _Part:
     def planned_end(self) -> bool:
         return self.last is not None and self.step >= self.last
 
-    def play(self) -> Moment:
-        """The next step; `alive` then holds the prompts that take it."""
-        due = self.setup.search.resamples and any(self.step % interval == 0 for interval in self.every)
-        if due not in self.recordings:
-            self.recordings[due] = record(replace(self.setup, may_resample=due), self.loop)
-        moment = self.recordings[due].play(self.step)
-        self.signals.send(self.step)
-        if self.step > self.began:
-            self.alive = self._alive(self._read(self.step - 1))
+    def play(self) -> Moment | None:
+        """The next step; `alive` then holds the prompts that take it. None: there is none."""
+        if self.loop.cache is None:
+            moment = self._played(self._due(), self.loop)
+            if self.step > self.began:
+                self.alive = self._alive(self._read(self.step - 1))
+        else:  # what the step computes depends on the one before it
+            if self.step > self.began:
+                self.signal = self._read(self.step - 1)
+                self.alive = self._alive(self.signal)
+            if not self.alive:
+                return None
+            enters, *numbers = self.signal[self.prompts + 1 :]
+            cache = self.loop.cache.planned(numbers)
+            due = bool(enters) if self.setup.meets(self.loop.carry.state) else self._due()
+            moment = self._played(due, replace(self.loop, cache=cache))
+            moment = replace(moment, state=moment.state.replace(cache=cache))
         self.step += 1
+        return moment
+
+    def _due(self) -> bool:
+        return self.setup.search.resamples and any(self.step % interval == 0 for interval in self.every)
+
+    def _played(self, due: bool, loop: Loop) -> Moment:
+        key = due, None if loop.cache is None else loop.cache.key
+        if key not in self.recordings:
+            self.recordings[key] = record(replace(self.setup, may_resample=due), loop)
+        moment = self.recordings[key].play(self.step)
+        self.signals.send(self.step)
         return moment
 
     def settle(self) -> None:
@@ -191,11 +233,11 @@ class _Part:
 
     def _read(self, step: int) -> list[int]:
         signal = self.signals.read(step)
-        Faults(self.setup.denoiser.name, self.loop.carry.state.particles, step).check(signal[-1])
+        Faults(self.setup.denoiser.name, self.loop.carry.state.particles, step).check(signal[self.prompts])
         return signal
 
     def _alive(self, signal: list[int]) -> list[int]:
-        return [prompt for prompt, more in enumerate(signal[:-1]) if more]
+        return [prompt for prompt, more in enumerate(signal[: self.prompts]) if more]
 
     # --- dropping finished prompts ---
 
@@ -204,7 +246,8 @@ class _Part:
         self.settle()
         k = self.loop.carry.state.particles
         mine = torch.tensor([prompt * k + i for prompt in self.alive for i in range(k)], device=self.rows.device)
-        return _Part(self.setup, take(self.loop.carry, mine), self.rows[mine])
+        cache = None if self.loop.cache is None else self.loop.cache.part(mine)
+        return _Part(self.setup, take(self.loop.carry, mine), self.rows[mine], cache)
 
 
 def spread(moment: Moment, whole: Moment, rows: Tensor) -> Moment:
@@ -285,7 +328,7 @@ class _Kept:
 
     kind: tuple[Any, ...]
     loop: Loop
-    recordings: dict[bool, Recorded]
+    recordings: dict[tuple[Any, ...], Recorded]
 
 
 def keep(parts: list[_Part]) -> None:
@@ -294,8 +337,13 @@ def keep(parts: list[_Part]) -> None:
     free, total = torch.cuda.mem_get_info(denoiser.device) if denoiser.device.type == "cuda" else (1, 1)
     kept = traits(denoiser).recordings
     if kept is not None:
-        more = [_Kept(part.kind, part.loop, part.recordings) for part in parts if 2 * free >= total]
+        more = [_Kept(part.kind, _idle(part.loop), part.recordings) for part in parts if 2 * free >= total]
         kept[:] = [*kept, *more][-KEPT:]
+
+
+def _idle(loop: Loop) -> Loop:
+    """The loop without the model, which would otherwise hold itself."""
+    return loop if loop.cache is None else replace(loop, cache=loop.cache.idle())
 
 
 def take_over(part: _Part) -> None:
@@ -305,4 +353,6 @@ def take_over(part: _Part) -> None:
     if found is not None:
         kept.remove(found)
         copy(part.loop, found.loop)
+        if found.loop.cache is not None and part.loop.cache is not None:
+            found.loop = replace(found.loop, cache=found.loop.cache.fill(part.loop.cache))
         part.loop, part.recordings = found.loop, found.recordings
