@@ -17,8 +17,10 @@ from unmask.decoding.background import count
 from unmask.decoding.decode import prepare
 from unmask.decoding.prompt import from_prompt
 from unmask.errors import ModelError
+from unmask.models.made.fabricate import fabricate
 from unmask.models.made.random_sizes import make
 from unmask.models.transformer import compiled, random_transformer
+from unmask.models.wrap import Chunked
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 PROMPTS = ["a cat", "what is this, a dog"]
@@ -168,3 +170,81 @@ def test_what_cannot_be_recorded_asks() -> None:
     denoiser, state, sampler, search, rules = prepare(model, [from_prompt(model, [1], 4)], [0], recipe)
     assert not recorded.can_record(Setup(denoiser, sampler, search, rules), state)
     assert len(list(engine.walk(denoiser, state, sampler, search, rules))) == 4
+
+
+# --- with a cache -----------------------------------------------------------------------------------------------------
+
+IN_BLOCKS = [
+    {},
+    {"search": "smc", "particles": 3},
+    {"search": "smc", "particles": 3, "every": 3, "strength": 20.0},
+    {"search": "beam", "beams": 2},
+    {"search": "auto", "particles": 4, "guidance": 0.7},
+    {"search": "smc", "particles": 3, "length": 11},
+]
+WINDOWS = [{"cache_after": 0}, {"cache_before": 2, "cache_after": 3, "cache_every": 3}, {}]
+
+
+@pytest.mark.parametrize("settings", IN_BLOCKS, ids=str)
+@pytest.mark.parametrize("family", ["sdar", "fast-dllm-v2", "llada2", "a2d"])
+def test_attention_in_blocks(family: str, settings, tmp_path, monkeypatch) -> None:
+    """Recorded steps, steps that ask, and the CPU give the same tokens."""
+    fabricate(family, tmp_path / family, seed=3)
+    model, here = (load(tmp_path / family, device, torch.float32) for device in ("cuda", "cpu"))
+    recipe = Recipe(**{"sampler": "semi-ar", "search": "vanilla", "length": 18, "temperature": 0.8, **settings})
+    played, real = [], recorded.Recorded.play
+    monkeypatch.setattr(recorded.Recorded, "play", lambda self, step: played.append(step) or real(self, step))
+    found, asked = both(recipe, monkeypatch, Chunked(model, 2) if recipe.length == 11 else model)
+    assert len(played) >= 8
+    assert_same(found, asked)
+    assert_same(found, decode_batch(here, PROMPTS, recipe=recipe))
+
+
+@pytest.mark.parametrize("cache", WINDOWS, ids=str)
+@pytest.mark.parametrize("settings", IN_BLOCKS, ids=str)
+@pytest.mark.parametrize("family", ["llada", "dream", "mdlm"])
+def test_windows(family: str, settings, cache, tmp_path, monkeypatch) -> None:
+    fabricate(family, tmp_path / family, seed=3)
+    model = load(tmp_path / family, "cuda", torch.float32)
+    blocks = {"cache_block": 4, "cache_before": 0, "block_length": 4, "scope": "block", **cache}
+    recipe = Recipe(
+        **{"sampler": "semi-ar", "search": "vanilla", "length": 14, "temperature": 0.8, **blocks, **settings}
+    )
+    found, asked = both(recipe, monkeypatch, Chunked(model, 2) if recipe.length == 11 else model)
+    assert_same(found, asked)
+
+
+@pytest.mark.parametrize("family", ["sdar", "llada"])
+def test_recordings_with_a_cache_serve_the_next_batch(family: str, tmp_path, monkeypatch) -> None:
+    fabricate(family, tmp_path / family, seed=3)
+    blocks = {"cache_block": 4, "cache_after": 0, "block_length": 4} if family == "llada" else {}
+    recipe = Recipe("semi-ar", "smc", particles=3, length=16, temperature=1.0, **blocks)
+    made, real = [], recorded.Recorded.__init__
+    monkeypatch.setattr(recorded.Recorded, "__init__", lambda self, *given: made.append(1) or real(self, *given))
+    model = load(tmp_path / family, "cuda", torch.float32)
+    first = decode_batch(model, ["a cat", "a dog"], recipe=recipe)
+    count = len(made)
+    other = decode_batch(model, ["a cow", "a pig"], recipe=recipe)
+    again = decode_batch(model, ["a cat", "a dog"], recipe=recipe)
+    assert 0 < count == len(made)
+    assert_same(first, again)
+    assert_same(other, decode_batch(load(tmp_path / family, "cuda", torch.float32), ["a cow", "a pig"], recipe=recipe))
+    gone = weakref.ref(model.network)
+    del model
+    assert gone() is None
+
+
+@pytest.mark.parametrize("family", ["sdar", "llada"])
+def test_no_step_with_a_cache_waits(family: str, tmp_path) -> None:
+    fabricate(family, tmp_path / family, seed=3)
+    blocks = {"cache_block": 4, "cache_after": 0, "block_length": 4} if family == "llada" else {}
+    recipe = Recipe("semi-ar", "smc", particles=3, length=32, temperature=1.0, **blocks)
+    moments = walk_of(load(tmp_path / family, "cuda", torch.float32), recipe, 32)
+    list(islice(moments, 10))  # the first step, and each kind of step recorded
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in islice(moments, 8):
+            pass
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    list(moments)
