@@ -28,7 +28,7 @@ from unmask.models import Head
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 DEVICE = "cpu" if INTERPRETED else "cuda"
-NUMBERS = [one.name for one in dataclasses.fields(beliefs.Beliefs) if one.name != "pieces"]
+NUMBERS = [one.name for one in dataclasses.fields(beliefs.Beliefs) if one.default is dataclasses.MISSING]
 CLOSE = 1e-4 * math.log(2)  # entropies within 1e-4 bits
 pytestmark = [
     pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="needs CUDA or TRITON_INTERPRET=1"),
@@ -183,32 +183,69 @@ def test_the_layout_does_not_matter(waves: int, group: int) -> None:
     same_drawn(*draws(hidden, head, where, noise, how, config), sure)
 
 
+@pytest.mark.parametrize("ban", [(), (2,), (0, 4, 64)], ids=str)
 @pytest.mark.parametrize("width", [65, 1000])
-def test_a_plain_draw_goes_on_from_what_was_kept(width: int) -> None:
+def test_a_plain_draw_goes_on_from_what_was_kept(width: int, ban: tuple[int, ...]) -> None:
     """Also of rows that were taken over from others."""
     hidden, head, where, tokens, noise = problem(width, 24, torch.float32)
     head = replace(head, absent=(3,))
     where, tokens, noise = where.to(DEVICE), tokens.to(DEVICE), noise.to(DEVICE)
-    _, pieces = fused.weigh(hidden, head, where, tokens, keep=True)
+    _, pieces = fused.weigh(hidden, head, where, tokens, keep=ban)
     assert pieces is not None
-    expected = fused.draw(hidden, head, where, noise, 1.0)[:3]
-    for a, b in zip(fused.draw_from(pieces, hidden, head, where, noise), expected, strict=True):
+    expected = fused.draw(hidden, head, where, noise, 1.0, ban)
+    for a, b in zip(fused.draw_from(pieces, hidden, head, where, noise), expected[:3], strict=True):
+        assert torch.equal(a, b)
+    assert (pieces.numbers is None) == (not ban)
+    for a, b in zip(() if pieces.numbers is None else pieces.numbers, expected[3:], strict=False):
         assert torch.equal(a, b)
 
     rows = torch.arange(len(where), device=DEVICE).flip(0)
     rows[0] = 0
     fewer = where[rows] & (noise > 0.4)
-    token, *logs = fused.draw(hidden[rows], head, fewer, noise, 1.0)[:3]
+    token, *logs = fused.draw(hidden[rows], head, fewer, noise, 1.0, ban)[:3]
     found, *others = fused.draw_from(pieces[rows], hidden[rows], head, fewer, noise)
     assert torch.equal(found, token)
     for a, b in zip(others, logs, strict=True):  # sums of other splits: rounded otherwise
         same(a, b)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("ban", [(2,), (0, 6, 64)], ids=str)
+def test_beliefs_are_the_models_own_whatever_a_draw_bans(
+    ban: tuple[int, ...], dtype: torch.dtype, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, head, where, tokens, noise = problem(65, 72, dtype, bias=bias, absent=(7,))
+    there, place, how = where.to(DEVICE), tokens.to(DEVICE), DrawRule(1.0, ban=ban)
+    monkeypatch.setattr(fused, "usable", lambda hidden, head, *filters: True)  # by the interpreter, too
+    found = beliefs.weigh(hidden, head, there, place, keep=how)
+    assert found.pieces is not None and found.pieces.ban == ban
+    expected = beliefs.weigh_reference(hidden.cpu().double(), exact(head), where, tokens)
+    same_raw(beliefs.Beliefs(*(getattr(found, name).cpu() for name in NUMBERS)), expected)
+    drawn = beliefs.draw(hidden, head, there, noise.to(DEVICE), how, found)
+    reference = beliefs.draw_reference(hidden.cpu().double(), exact(head), where, noise, how)
+    sure = far_from_an_edge(hidden, head, where, noise, how)
+    same_drawn(beliefs.Drawn(*(getattr(drawn, one.name).cpu() for one in dataclasses.fields(drawn))), reference, sure)
+
+
+def test_a_banned_favourite() -> None:
+    """A banned id that has nearly all of the mass, and one that ties with the best."""
+    hidden, head, where, tokens, _ = problem(65, 24, torch.float32)
+    bias = torch.zeros(65).index_fill(0, torch.tensor(9), 40.0)
+    weight = head.weight.clone()
+    weight[20] = weight[10]
+    head = replace(head, weight=weight, bias=bias.to(DEVICE))
+    for ban in ((9,), (20,), (10,), (9, 10, 20)):
+        fields, _ = fused.weigh(hidden, head, where.to(DEVICE), tokens.to(DEVICE), keep=ban)
+        entropy, normaliser, top, second, best, standing = (one.cpu() for one in fields)
+        found = beliefs.Beliefs(entropy, normaliser, top, second, best, standing)
+        same_raw(found, beliefs.weigh_reference(hidden.cpu().double(), exact(head), where, tokens))
+
+
 def test_without_room_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, head, where, tokens, _ = problem(65, 24, torch.float32)
     monkeypatch.setattr(fused, "MASSES", 4 * 65)
-    assert fused.weigh(hidden, head, where.to(DEVICE), tokens.to(DEVICE), keep=True)[1] is None
+    assert fused.weigh(hidden, head, where.to(DEVICE), tokens.to(DEVICE), keep=())[1] is None
 
 
 def test_rounds_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class Beliefs:
     second: Tensor  # [B, L] and of the runner-up
     best: Tensor  # [B, L] int64: the most probable token, lowest id on ties
     standing: Tensor  # [B, L] log-probability of the token that stands there; -inf under a mask
-    pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which an unfiltered draw needs no sweep
+    pieces: fused.Pieces | None = field(default=None, kw_only=True)  # from which a draw needs no sweep
     limited: Beliefs | None = field(default=None, kw_only=True)  # the same of the tokens that a constraint allows
     fitting: Fitting | None = field(default=None, kw_only=True)  # or the most probable of them alone
 
@@ -96,18 +96,20 @@ def weigh(
     head: Head,
     where: Tensor,
     tokens: Tensor,
-    keep: bool = False,
+    keep: DrawRule | None = None,
     penalty: Penalty | None = None,
     allowed: Allowed | None = None,
 ) -> Beliefs:
     """One sweep over the vocabulary at the positions `where` [B, L]; zeros elsewhere.
 
-    `keep`: also store the mass of each piece of the vocabulary, so that an unfiltered draw needs no second sweep.
+    `keep`: the draw to come. If it is at temperature 1 and bans few ids, the mass of each piece of the vocabulary is
+    stored, so that it needs no second sweep.
     `penalty`: the beliefs of the model with these logits lowered. `allowed`: also those of the allowed tokens alone.
     """
     head = head if penalty is None else penalty.on(head, hidden)
     if fused.usable(hidden, head):
-        fields, pieces = fused.weigh(hidden, head, where, tokens, keep=keep)
+        ban = keep.ban if keep is not None and is_plain(keep) else None
+        fields, pieces = fused.weigh(hidden, head, where, tokens, keep=ban)
         found = Beliefs(*fields, pieces=pieces)
         return found if allowed is None else _limited(found, hidden, head, where, tokens, allowed)
     return weigh_reference(hidden, head, where, tokens, allowed)
@@ -129,9 +131,9 @@ def ask_cached(
     return found, cache
 
 
-def is_unfiltered(how: DrawRule) -> bool:
-    """Whether tokens are drawn from the model's own distribution."""
-    return how.temperature == 1 and how.top_k is None and (how.top_p is None or how.top_p >= 1) and not how.ban
+def is_plain(how: DrawRule) -> bool:
+    """Whether tokens are drawn from the model's own distribution, but for bans."""
+    return how.temperature == 1 and how.top_k is None and (how.top_p is None or how.top_p >= 1)
 
 
 def draw(
@@ -145,15 +147,17 @@ def draw(
 ) -> Drawn:
     """A token at the positions `where` [B, L] by inverse CDF with the uniforms `dice` [B, L]; zeros elsewhere.
 
-    `beliefs`: the result of `weigh` there, under the same penalty. Where it kept its pieces, an unfiltered draw needs
+    `beliefs`: the result of `weigh` there, under the same penalty. Where it kept its pieces for such a draw, this needs
     no sweep. `allowed`: the only tokens that are drawn.
     """
     head = head if how.penalty is None else how.penalty.on(head, hidden)
     if allowed is not None:
         return draw_reference(hidden, head, where, dice, how, allowed, beliefs)
-    if beliefs is not None and beliefs.pieces is not None and is_unfiltered(how):
-        drawn = fused.draw_from(beliefs.pieces, hidden, head, where, dice)
-        return Drawn(*drawn, beliefs.entropy, beliefs.top, beliefs.second)
+    pieces = None if beliefs is None else beliefs.pieces
+    if beliefs is not None and pieces is not None and is_plain(how) and pieces.ban == how.ban:
+        drawn = fused.draw_from(pieces, hidden, head, where, dice)
+        own = (beliefs.entropy, beliefs.top, beliefs.second) if pieces.numbers is None else pieces.numbers.unbind()
+        return Drawn(*drawn, *own)
     if fused.usable(hidden, head, how.top_k, how.top_p):
         return Drawn(*fused.draw(hidden, head, where, dice, how.temperature, how.ban))
     return draw_reference(hidden, head, where, dice, how)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unmask.core import dice
-from unmask.core.beliefs import Beliefs, Drawn, DrawRule, draw, draw_float32, is_unfiltered, most_probable, weigh
+from unmask.core.beliefs import Beliefs, Drawn, DrawRule, draw, draw_float32, most_probable, weigh
 from unmask.core.constraint import Constraint
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
@@ -335,7 +335,7 @@ def _weigh(
     assert known.hidden is not None
     where = _leads(setup, first, need.any(1))[:, None] & need
     rule = _draw_rule(setup, state)
-    keep = not setup.skips_rows and is_unfiltered(rule) and rule.penalty is None
+    keep = None if setup.skips_rows or rule.penalty is not None else rule
     beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep, **setup.asked(state, where))
     bad = where & ~beliefs.normaliser.isfinite()
     empty = bad & beliefs.normaliser.isneginf()
@@ -358,7 +358,7 @@ def _act(
     hidden, denoiser, how = known.hidden, setup.denoiser, _draw_rule(setup, state)
     judged = beliefs  # what the sampler ranks and proposes by
     if how.penalty is not None:
-        want, keep = setup.sampler.want(state, step) & active[:, None], not setup.skips_rows and is_unfiltered(how)
+        want, keep = setup.sampler.want(state, step) & active[:, None], None if setup.skips_rows else how
         more = setup.asked(state, want)
         judged = setup.weigh(hidden, denoiser.head, want, state.tokens, keep, how.penalty, **more)
     limited = None
@@ -399,7 +399,7 @@ def _act(
         log = own(written.log_prob, tokens)
     else:
         more = setup.asked(state, new) if setup.rules.constrained_entropy else {}
-        log = setup.measured(setup.weigh(hidden, denoiser.head, new, tokens, False, **more)).standing
+        log = setup.measured(setup.weigh(hidden, denoiser.head, new, tokens, None, **more)).standing
     after = after.replace(token_logp=log.double().where(new, state.token_logp).masked_fill(after.masked, 0.0))
     if isinstance(written, Written) and written.memory is not None:
         after = after.replace(memory=written.memory.where(active[:, None], state.memory))

@@ -75,35 +75,48 @@ def usable(hidden: Tensor, head: Head, top_k: int | None = None, top_p: float | 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What `weigh` summed up of each piece of the vocabulary: with it a draw at temperature 1 needs no second sweep."""
+    """What `weigh` summed up of each piece of the vocabulary: with it a draw at temperature 1 needs no second sweep.
+
+    Banned ids are no part of it, but of the beliefs.
+    """
 
     mass: Tensor  # [N, pieces]
     peaks: Tensor  # [N, tiles]: what they are relative to
     bases: Tensor  # [4, N]
     slot: Tensor  # [B, L] int32: the row of a position in them, if it was asked about
     config: Config
+    ban: tuple[int, ...] = ()
+    numbers: Tensor | None = None  # [3, B, L] entropy, top and second of what is drawn from, where ids are banned
 
     def __getitem__(self, rows: Tensor) -> Pieces:
         """Of these rows of the batch."""
-        return replace(self, slot=self.slot[rows])
+        numbers = None if self.numbers is None else self.numbers[:, rows]
+        return replace(self, slot=self.slot[rows], numbers=numbers)
 
 
 def weigh(
-    hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, config: Config | None = None, keep: bool = False
+    hidden: Tensor,
+    head: Head,
+    where: Tensor,
+    tokens: Tensor,
+    config: Config | None = None,
+    keep: tuple[int, ...] | None = None,
 ) -> tuple[Fields, Pieces | None]:
-    """entropy, normaliser, top, second, best, standing at `where` [B, L]; zeros elsewhere. To `keep`: also pieces, if
-    there is room for them."""
-    best, numbers = _outputs(where)
+    """entropy, normaliser, top, second, best, standing at `where` [B, L]; zeros elsewhere. To `keep` for a draw that
+    bans these ids, a few: also pieces, if there is room for them."""
+    with_pieces = keep is not None and len(keep) <= FEW
+    best, numbers = _outputs(where, 8 if with_pieces and keep else 5)
     pieces = None
     if where.numel():
         with on(hidden):
-            slot = torch.empty(where.shape, dtype=torch.int32, device=where.device) if keep else None
+            slot = torch.empty(where.shape, dtype=torch.int32, device=where.device) if with_pieces else None
             job = _job(hidden, head, where, config, slot)
-            if slot is not None and job.places <= job.most:
-                pieces = Pieces(*_masses(job), slot, job.config)
+            if slot is not None and keep is not None and job.places <= job.most:
+                job = _under(job, head, 1.0, keep) if keep else job
+                pieces = Pieces(*_masses(job), slot, job.config, keep, numbers[5:] if keep else None)
             mass, peaks, bases = (None, None, None) if pieces is None else (pieces.mass, pieces.peaks, pieces.bases)
             _merge(job, _sweep(job, mass, peaks), best, numbers, tokens=tokens, bases=bases)
-    entropy, normaliser, standing, top, second = numbers.unbind()
+    entropy, normaliser, standing, top, second = numbers[:5].unbind()
     return (entropy, normaliser, top, second, best, standing), pieces
 
 
@@ -113,6 +126,7 @@ def draw_from(pieces: Pieces, hidden: Tensor, head: Head, where: Tensor, dice: T
     if where.numel():
         with on(hidden):
             job = _job(hidden, head, where, pieces.config)
+            job = _under(job, head, 1.0, pieces.ban) if pieces.ban else job
             _pick(job, dice, token, numbers, pieces.mass, pieces.peaks, pieces.bases, pieces.slot.contiguous())
     return token, numbers[0], numbers[1]
 
@@ -239,9 +253,9 @@ def _outside(ids: tuple[int, ...], width: int, device: torch.device) -> Tensor:
     return torch.zeros(width, device=device).index_fill(0, _ids(ids, device), -torch.inf)
 
 
-def _outputs(where: Tensor) -> tuple[Tensor, Tensor]:
-    """Ids [B, L] and five numbers [5, B, L] for the kernels to fill in; one memory, so that it is cleared at once."""
-    both = torch.zeros(7, *where.shape, device=where.device)
+def _outputs(where: Tensor, count: int = 5) -> tuple[Tensor, Tensor]:
+    """Ids [B, L] and numbers [count, B, L] for the kernels to fill in; one memory, so that it is cleared at once."""
+    both = torch.zeros(2 + count, *where.shape, device=where.device)
     return both[:2].view(-1).view(torch.int64).view(where.shape), both[2:]
 
 

@@ -24,6 +24,14 @@ def _gather(partial, ids, stride, at, inside, scale):
 
 
 @triton.jit
+def _logs(high, total, slope, second, scale):
+    """The base-2 logarithm of the total, the entropy, and the log-probability of the runner-up."""
+    bits = tl.where(total > 0.0, tl.log2(total), float("nan"))  # where there is no distribution, there are no logs
+    entropy = (bits - slope / total) * LN2
+    return bits, tl.where(entropy < 0.0, 0.0, entropy), ((second - high) * scale - bits) * LN2
+
+
+@triton.jit
 def _logit(hidden, weight, extra, position, token, known, L, D, hb, hl, hd, wv, wd,
            ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
     """The logit of one token for each row, where it has one."""
@@ -50,7 +58,8 @@ def merge(
 ):  # fmt: skip
     """Join the splits; write the fields of Beliefs to `out` [5, positions], or without `tokens` those of Drawn.
 
-    Without OWN the model's own distribution differs from the one drawn from by the ids in `banned` [bans] alone.
+    Without OWN the model's own distribution differs from the one drawn from by the ids in `banned` [bans] alone. With
+    `tokens` and banned ids `out` is [8, positions]: entropy, top and second of the one drawn from come last.
     `bases` [4, places] gets high and total, of the distribution drawn from and of the model's own, by row.
     """
     asked = tl.load(count).to(tl.int32)
@@ -83,13 +92,11 @@ def merge(
             base = tl.where(top == NONE, 0.0, top)
             own, owned = heap(own, owned, top, tl.sum(parts * tl.exp2((owns - base[None, :]) * LOG2E), 0), LOG2E)
 
-    bits = tl.where(total > 0.0, tl.log2(total), float("nan"))  # where there is no distribution, there are no logs
-    entropy = (bits - slope / total) * LN2
-    entropy = tl.where(entropy < 0.0, 0.0, entropy)
-    second = ((second - high) * scale - bits) * LN2
-    best = tl.minimum(best, V - 1)
     position = tl.load(index + place, mask=here, other=0)
-    tl.store(best_out + position, best.to(tl.int64), mask=here)
+    bits, entropy, runner = _logs(high, total, slope, second, scale)
+    if bases is not None:
+        tl.store(bases + place, high, mask=here)
+        tl.store(bases + places + place, total, mask=here)
     if tokens is None:
         if not OWN:
             own, owned = high, total
@@ -103,6 +110,20 @@ def merge(
         tl.store(out + positions + position, -bits * LN2, mask=here)
         tl.store(out + 2 * positions + position, entropy, mask=here)
     else:
+        if banned is not None:
+            tl.store(out + 5 * positions + position, entropy, mask=here)
+            tl.store(out + 6 * positions + position, -bits * LN2, mask=here)
+            tl.store(out + 7 * positions + position, runner, mask=here)
+            for i in range(bans):
+                token = tl.load(banned + i) + position * 0
+                x = _logit(hidden, weight, extra, position, token, here, L, D, hb, hl, hd, wv, wd, ROWS, BLOCK_D)
+                first = tl.where(x == high, tl.minimum(best, token.to(tl.int32)), best)  # the lowest id on ties
+                high, total, slope, second, best = meet(
+                    high, total, slope, second, first, x, tl.full((ROWS,), 1.0, tl.float32),
+                    tl.zeros((ROWS,), tl.float32), tl.full((ROWS,), NONE, tl.float32), token.to(tl.int32), scale
+                )  # fmt: skip
+            bits, entropy, runner = _logs(high, total, slope, second, scale)
+        own, owned = high, total
         token = tl.load(tokens + position, mask=here, other=0)
         known = here & (token < V)
         stands = _logit(hidden, weight, extra, position, token, known, L, D, hb, hl, hd, wv, wd, ROWS, BLOCK_D)
@@ -110,14 +131,12 @@ def merge(
         tl.store(out + position, entropy, mask=here)
         tl.store(out + positions + position, high + tl.log2(total) * LN2, mask=here)
         tl.store(out + 2 * positions + position, stands, mask=here)
-        own, owned = high, total
     if bases is not None:
-        tl.store(bases + place, high, mask=here)
-        tl.store(bases + places + place, total, mask=here)
         tl.store(bases + 2 * places + place, own, mask=here)
         tl.store(bases + 3 * places + place, owned, mask=here)
+    tl.store(best_out + position, tl.minimum(best, V - 1).to(tl.int64), mask=here)
     tl.store(out + 3 * positions + position, -bits * LN2, mask=here)
-    tl.store(out + 4 * positions + position, second, mask=here)
+    tl.store(out + 4 * positions + position, runner, mask=here)
 
 
 @triton.jit(do_not_specialize=["index", "count", "L", "places", "positions"])
