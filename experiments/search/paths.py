@@ -273,7 +273,14 @@ def decoded(
             "look": [short(one) for one in looks[mine]],
             "answer": [names[answer] for answer, _ in pairs],
             "right": [int(right) for _, right in pairs],
-        }
+        } | ({} if asked.puzzle else {"said": said([one.text for one in found.particles[mine]])})
+
+
+def said(texts: list[str]) -> list[int]:
+    """The answers that texts state: equal ones have equal numbers, none is -1."""
+    found = [None if (one := stated(text)) is None else number_of(one) for text in texts]
+    names = {answer: at for at, answer in enumerate(dict.fromkeys(one for one in found if one is not None))}
+    return [-1 if one is None else names[one] for one in found]
 
 
 def keep_tokens(denoiser: Any, state: Any, numbers: list[int], k: int, file: TextIO) -> None:
