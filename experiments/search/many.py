@@ -1,11 +1,12 @@
 """Cells of `paths.py` in several processes on one device, the most valuable first, until they are done or time is up.
 
-    python experiments/search/many.py runs/paths --device cuda --data FOLDER --puzzles FOLDER --limit 540 --pack OUT.jsonl.xz
+    python experiments/search/many.py runs/paths --device cuda --data FOLDER --puzzles FOLDER --pack ROWS.jsonl.xz
     python experiments/search/many.py runs/paths --list
 
-Each pass takes more prompts of the same cells: first 300 of every one, then all 1,000 (word problems: 300), so that a run
-that is cut has as many prompts of one cell as of another. Rows are written after each batch, and packed every minute and
-at the end. The same command goes on where it was. The plan below was committed before the run.
+Each pass takes more prompts of the same cells: first 300 of every one, then all 1,000 (word problems: 300), so that a
+run that is cut has as many prompts of one cell as of another. 1,000 are needed for an interval that ends above -0.5
+points where nothing is lost. Rows are written after each batch, and packed every minute and at the end. The same command
+goes on where it was. The plan below was committed before the run.
 """
 
 from __future__ import annotations
@@ -195,7 +196,8 @@ def run(args: argparse.Namespace) -> None:
                     todo.append(job)
                 else:
                     failed += error is not None
-                    print(f"{now}  {job.name}, {job.n}: {seconds:.1f} s{f' FAILED {error}' if error else ''}", flush=True)
+                    what = f" FAILED {error}" if error else ""
+                    print(f"{now}  {job.name}, {job.n}: {seconds:.1f} s{what}", flush=True)
             except queue.Empty:
                 if not any(worker.is_alive() for worker in workers):
                     print("all workers have ended", flush=True)

@@ -1,16 +1,19 @@
-"""Recorded paths -> what `stops.py` leaves out: stops on a budget, escalation to a budget, promises kept, means with intervals.
+"""Recorded paths -> what `stops.py` leaves out: stops and escalation on a budget, promises kept, means with intervals.
 
-    python experiments/search/rules.py results/rows/search-paths.jsonl.xz [MORE] [--only provenance budget escalate promise way]
+    python experiments/search/rules.py results/rows/search-paths.jsonl.xz [MORE] [--only provenance budget]
 
 - `provenance`: which run each cell is of, and how many prompts of a cell that two runs have got equal paths in both.
 - `budget`: a stop without labels or promise: `until` is the least threshold at which prompts of the other half (even or
   odd numbers) spend on average no more than a share of the evaluations of E-BoN with eight paths. *Growing*: the
   threshold is `until` times the number of paths so far, so that few paths must be surer than many. Differences against
   E-BoN and `auto` with eight paths; those of means over cells have bootstrap intervals over the puzzles.
-- `escalate`: plans (paths of one cell, then of another of the same puzzles), by the look, to a budget of evaluations. The
-  plan and the threshold are chosen on one half, and used on the other.
-- `promise`: over resplits, the mean loss of the stop by conformal risk control, and in how many splits it is above epsilon.
+- `escalate`: plans (paths of one cell, then of another of the same puzzles), by the look, to a budget of evaluations.
+  The plan and the threshold are chosen on one half, and used on the other.
+- `promise`: over resplits, the mean loss of the stop by conformal risk control, and how many splits are above epsilon.
 - `way`: word problems; how much of the way from one path to any of eight each choice takes, the vote included.
+
+The growing threshold, at most 32 paths, was chosen on eight cells of search-paths.jsonl.xz (of powers -1 to 3 and of 8,
+16 and 32 paths at most). What tests it are cells and prompts that are not in that file: --begin, --cells.
 """
 
 from __future__ import annotations
@@ -91,7 +94,8 @@ def within(found: Ends, budget: float) -> float:
     low, high = 0, len(costs) - 1
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if spends(float(np.nextafter(costs[middle], np.inf))) <= budget else (middle + 1, high)
+        enough = spends(float(np.nextafter(costs[middle], np.inf))) <= budget
+        low, high = (low, middle) if enough else (middle + 1, high)
     return float(np.nextafter(costs[low], np.inf))
 
 
@@ -163,7 +167,14 @@ def over_cells(kept: list[tuple[Any, ...]]) -> None:
 
 BUDGETS = {"sudoku24": 30, "sudoku28": 30, "cd4": 110, "countdown4": 125, "cd3": 50, "cd5": 200, "problems": 60}
 FIRST = {"eb": (1, 2, 4, 8, 16), "fast-dllm": (2, 4, 8)}
-LAST = {"": (0,), "selected": (4, 8, 16), "confidence": (4, 8, 16), "uniform": (8, 16), "block": (4, 8), "entropy": (8, 16)}
+LAST = {
+    "": (0,),
+    "selected": (4, 8, 16),
+    "confidence": (4, 8, 16),
+    "uniform": (8, 16),
+    "block": (4, 8),
+    "entropy": (8, 16),
+}
 
 
 def plans(task: str, cells: Cells) -> list[list[tuple[str, int]]]:
@@ -198,12 +209,12 @@ def escalate(cells: Cells, task: str, budget: float) -> list[str] | None:
     tried = plans(task, cells)
     if not tried:
         return None
-    numbers = sorted(set.intersection(*({row["number"] for row in cells[name][0]} for plan in tried for name, _ in plan)))
     by = {name: {row["number"]: row for row in cells[name][0]} for plan in tried for name, _ in plan}
-    made = [
-        np.array([way_through([by[name][at] for name, _ in plan], [cap for _, cap in plan]) for at in numbers], dtype=float)
-        for plan in tried
-    ]
+    numbers = sorted(set.intersection(*map(set, by.values())))
+    made = []
+    for plan in tried:
+        caps = [cap for _, cap in plan]
+        made.append(np.array([way_through([by[name][at] for name, _ in plan], caps) for at in numbers], dtype=float))
     odd = np.array(numbers) % 2 == 1
     right, cost, told = np.zeros(len(numbers)), np.zeros(len(numbers)), []
     for half in (odd, ~odd):
@@ -255,7 +266,8 @@ def provenance(where: list[Path]) -> None:
             before |= {row["number"]: row for row in rows}
         paths = "" if not rows or "answer" not in rows[0] else str(len(rows[0]["answer"]))
         weights = str(header["weights"])[:6]
-        lines.append([header["cell"], header.get("method", ""), str(len(rows)), paths, machines, commits, weights, equal])
+        lines.append([header["cell"], header.get("method", ""), str(len(rows)), paths, machines, commits])
+        lines[-1] += [weights, equal]
     table("cell|method|n|paths|machine|commit|weights|prompts with equal paths in the run before".split("|"), lines)
 
 
@@ -302,7 +314,8 @@ def way(cells: Cells, k: int = 8) -> None:
         line = [name, str(len(rows)), f"{100 * one:.1f}", *said, *([""] if "vote" not in rules else [])]
         mine = [int(rules[auto_rule(looks)](row)) for row in rows]
         against = {rule: [int(take(row)) for row in rows] for rule, take in rules.items()}
-        less = "; ".join(f"{rule} {difference(against[rule], mine)}" for rule in ("entropy", "log_prob", "vote") if rule in rules)
+        others = [rule for rule in ("entropy", "log_prob", "vote") if rule in rules]
+        less = "; ".join(f"{rule} {difference(against[rule], mine)}" for rule in others)
         lines.append([*line, f"{100 * oracle:.1f}", less])
     if lines:
         print("Word problems, eight paths: solved, and of the way from one path to any of eight.\n")
@@ -321,7 +334,9 @@ def main() -> None:
     args = parser.parse_args()
     if "provenance" in args.only:
         provenance(args.rows)
-    cells = {name: ([row for row in some if row["number"] >= args.begin], looks) for name, (some, looks) in read(args.rows).items()}
+    cells = {}
+    for name, (some, looks) in read(args.rows).items():
+        cells[name] = [row for row in some if row["number"] >= args.begin], looks
     mine = [name for name in cells if not args.cells or name.startswith(tuple(args.cells))]
     cells = {name: cells[name] for name in mine if len(cells[name][0]) >= args.least}
     if "budget" in args.only:
@@ -329,7 +344,8 @@ def main() -> None:
             budgets(cells, share, growing, most)
     if "escalate" in args.only:
         found = [escalate(cells, task, budget) for task, budget in BUDGETS.items()]
-        table("task|n|budget|plan of either half|solved|evaluations|95th centile".split("|"), [one for one in found if one])
+        heads = "task|n|budget|plan of either half|solved|evaluations|95th centile"
+        table(heads.split("|"), [one for one in found if one])
     if "promise" in args.only:
         promise(cells, args.epsilon)
     if "way" in args.only:

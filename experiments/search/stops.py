@@ -294,6 +294,8 @@ def methods(folder: list[Path], cells: Cells) -> None:
             known, looks = cells[header["cell"]]
             paths = {row["number"]: row for row in known}
             both_have = [row for row in rows if row["number"] in paths]
+            if len(both_have) < 40:
+                continue
             mine = [row["right"] for row in both_have]
             entropy = [paths[row["number"]]["right"][best(paths[row["number"]], 8, "entropy")] for row in both_have]
             rule = "both" if looks else "surprise"
