@@ -5,8 +5,8 @@
 
 Each pass takes more prompts of the same cells: first 300 of every one, then all 1,000 (word problems: 300), so that a
 run that is cut has as many prompts of one cell as of another. 1,000 are needed for an interval that ends above -0.5
-points where nothing is lost. Rows are written after each batch, and packed every minute and at the end. The same command
-goes on where it was. The plan below was committed before the run.
+points where nothing is lost. Rows are written after each batch, and packed every minute and at the end. The same
+command goes on where it was. The plan below was committed before the run.
 """
 
 from __future__ import annotations

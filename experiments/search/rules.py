@@ -13,7 +13,7 @@
 - `way`: word problems; how much of the way from one path to any of eight each choice takes, the vote included.
 
 The growing threshold, at most 32 paths, was chosen on eight cells of search-paths.jsonl.xz (of powers -1 to 3 and of 8,
-16 and 32 paths at most). What tests it are cells and prompts that are not in that file: --begin, --cells.
+16 and 32 paths at most). What tests it are cells and prompts that are not in that file: --unseen.
 """
 
 from __future__ import annotations
@@ -330,15 +330,21 @@ def main() -> None:
     parser.add_argument("--cells", nargs="+", default=[], help="beginnings of the names of the cells that count")
     parser.add_argument("--least", type=int, default=40, help="prompts of a cell that counts")
     parser.add_argument("--begin", type=int, default=0, help="the first prompt that counts")
+    parser.add_argument("--unseen", type=Path, metavar="FILE", help="leave out the prompts that these rows have")
     parser.add_argument("--epsilon", type=float, default=0.05)
     args = parser.parse_args()
     if "provenance" in args.only:
         provenance(args.rows)
-    cells = {}
+    cells, seen = dict[str, tuple[list[Row], bool]](), set[tuple[str, int]]()
+    if args.unseen is not None:
+        seen = {(header["cell"], row["number"]) for header, rows in runs(args.unseen) for row in rows}
     for name, (some, looks) in read(args.rows).items():
-        cells[name] = [row for row in some if row["number"] >= args.begin], looks
+        cells[name] = [row for row in some if row["number"] >= args.begin and (name, row["number"]) not in seen], looks
     mine = [name for name in cells if not args.cells or name.startswith(tuple(args.cells))]
     cells = {name: cells[name] for name in mine if len(cells[name][0]) >= args.least}
+    if not cells:
+        print(f"no cell has {args.least} prompts that count")
+        return
     if "budget" in args.only:
         for share, (growing, most) in product((1.0, 0.5, 0.25), ((0.0, 16), (1.0, 16), (0.0, 32), (1.0, 32))):
             budgets(cells, share, growing, most)
