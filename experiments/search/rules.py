@@ -7,8 +7,9 @@
   odd numbers) spend on average no more than a share of the evaluations of E-BoN with eight paths. *Growing*: the
   threshold is `until` times the number of paths so far, so that few paths must be surer than many. Differences against
   E-BoN and `auto` with eight paths; those of means over cells have bootstrap intervals over the puzzles.
-- `escalate`: plans (paths of one cell, then of another of the same puzzles), by the look, to a budget of evaluations.
-  The plan and the threshold are chosen on one half, and used on the other.
+- `escalate`: plans (paths of one cell, then of another of the same puzzles) to a budget of evaluations: by the look, as
+  the package does, or the first cell by surprise × look and the second by surprise. Plan and thresholds are chosen on
+  one half of the prompts, with their labels, and used on the other.
 - `promise`: over resplits, the mean loss of the stop by conformal risk control, and how many splits are above epsilon.
 - `way`: word problems; how much of the way from one path to any of eight each choice takes, the vote included.
 
@@ -204,37 +205,62 @@ def way_through(rows: list[Row], caps: list[int]) -> list[tuple[float, int, int]
     return found
 
 
-def escalate(cells: Cells, task: str, budget: float) -> list[str] | None:
+def by_look(plan: list[tuple[str, int]], by: dict[str, dict[int, Row]], numbers: list[int]) -> list[tuple[str, Ends]]:
+    caps = [cap for _, cap in plan]
+    made = [way_through([by[name][at] for name, _ in plan], caps) for at in numbers]
+    return [("by the look", np.array(made, dtype=float))]
+
+
+def mixed(plan: list[tuple[str, int]], by: dict[str, dict[int, Row]], numbers: list[int]) -> list[tuple[str, Ends]]:
+    """The first cell stops by surprise × look under each of some thresholds; what is left, by the second's surprise."""
+    if len(plan) < 2:
+        return []
+    (one, few), (other, most) = plan
+    first = ends([by[one][at] for at in numbers], few, True, 0.0)
+    second = ends([by[other][at] for at in numbers], most, False, 0.0)
+    made = []
+    for until in np.quantile(first[:, -1, 0], np.linspace(0.3, 0.95, 14)):
+        waves, each = taken(first, float(until)), np.arange(len(numbers))
+        stopped = first[each, waves]
+        found = second.copy()
+        found[:, :, 2] += first[:, -1, 2][:, None]
+        sure_ones = stopped[:, 0] < until
+        found[sure_ones] = stopped[sure_ones][:, None]
+        found[sure_ones, :, 0] = -1.0
+        made.append((f"by surprise × look < {until:.2g}, then surprise", found))
+    return made
+
+
+def escalate(cells: Cells, task: str, budget: float, how: Callable[..., list[tuple[str, Ends]]]) -> list[str] | None:
     """Solved on both halves, each by the plan and the threshold of the other."""
     tried = plans(task, cells)
     if not tried:
         return None
     by = {name: {row["number"]: row for row in cells[name][0]} for plan in tried for name, _ in plan}
     numbers = sorted(set.intersection(*map(set, by.values())))
-    made = []
-    for plan in tried:
-        caps = [cap for _, cap in plan]
-        made.append(np.array([way_through([by[name][at] for name, _ in plan], caps) for at in numbers], dtype=float))
+    made = [(plan, *one) for plan in tried for one in how(plan, by, numbers)]
+    if not made:
+        return None
     odd = np.array(numbers) % 2 == 1
     right, cost, told = np.zeros(len(numbers)), np.zeros(len(numbers)), []
     for half in (odd, ~odd):
         scores = []
-        for found in made:
+        for _, _, found in made:
             known = found[~half]
             until = within(known, budget)
-            waves = taken(known, until)
-            each = np.arange(len(known))
+            waves, each = taken(known, until), np.arange(len(known))
             over = float(known[each, waves, 2].mean()) > budget
             scores.append((-1.0 if over else float(known[each, waves, 1].mean()), until))
         which = int(np.argmax([score for score, _ in scores]))
-        mine = made[which][half]
+        plan, words, found = made[which]
+        mine = found[half]
         waves, each = taken(mine, scores[which][1]), np.arange(int(half.sum()))
         right[half], cost[half] = mine[each, waves, 1], mine[each, waves, 2]
-        told.append(" then ".join(f"{name.split('-', 1)[1]} ≤ {cap}" for name, cap in tried[which]))
+        told.append(" then ".join(f"{name.split('-', 1)[1]} ≤ {cap}" for name, cap in plan) + f", {words}")
     n = len(numbers)
     low, high = wilson_of(int(right.sum()), n)
-    return [task, str(n), f"{budget:g}", " / ".join(told), f"{100 * right.mean():.1f} ({low:.1f} to {high:.1f})",
-            f"{cost.mean():.1f}", f"{np.sort(cost)[int(0.95 * n)]:.0f}"]  # fmt: skip
+    solved, spread = f"{100 * right.mean():.1f} ({low:.1f} to {high:.1f})", np.sort(cost)[int(0.95 * n)]
+    return [task, str(n), f"{budget:g}", " / ".join(told), solved, f"{cost.mean():.1f}", f"{spread:.0f}"]
 
 
 def wilson_of(right: int, n: int) -> tuple[float, float]:
@@ -349,7 +375,7 @@ def main() -> None:
         for share, (growing, most) in product((1.0, 0.5, 0.25), ((0.0, 16), (1.0, 16), (0.0, 32), (1.0, 32))):
             budgets(cells, share, growing, most)
     if "escalate" in args.only:
-        found = [escalate(cells, task, budget) for task, budget in BUDGETS.items()]
+        found = [escalate(cells, task, budget, how) for task, budget in BUDGETS.items() for how in (by_look, mixed)]
         heads = "task|n|budget|plan of either half|solved|evaluations|95th centile"
         table(heads.split("|"), [one for one in found if one])
     if "promise" in args.only:
