@@ -9,7 +9,8 @@ whether that is right; and the rows that the network computed for all of them. A
 evaluations of a look are counted when a rule takes it. Paths of a prompt are those of best-of-n with its seed, so that
 fewer paths, waves and stops are prefixes. `stops.py` computes what each rule would have done. `search` decodes the same
 prompts with searches that resample, in their strongest published form, eight particles each, and one path with a step
-for every position.
+for every position. On a GPU, too, equal canvases are computed once, so that rows are counted as on a CPU.
+`many.py` runs the cells in parallel on one device.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -25,6 +28,7 @@ from typing import Any, TextIO
 import torch
 
 import unmask
+from unmask.core.gpu import recorded
 from unmask.decoding.decode import layout, prepare
 from unmask.decoding.finish import Reading, finished
 from unmask.decoding.recipe import Recipe
@@ -40,6 +44,7 @@ from unmask.tasks.problems import stated
 from unmask.tasks.puzzles import held_out
 from unmask.train.documents import held_problems
 
+PUZZLES = 1000  # of a task; a cell takes the first n of them
 SEED = 7100  # of puzzles and problems that no training and no earlier study has
 PATHS = {"search": "best-of-n", "choose": "look"}
 HOT = {"temperature": 1.0}
@@ -76,10 +81,12 @@ ORDERS: dict[str, dict[str, dict[str, Any]]] = {
         "block": {"sampler": "sdar", "attention": "block", "threshold": 0.5, "temperature": 0.7, **TEXT},
     },
 }
-for _task in ("cd3", "cd4", "cd5", "countdown5"):
-    ORDERS[_task] = ORDERS["countdown4"]
+TWO_A_STEP = {"sudoku28": 27, "cd3": 14, "cd4": 21, "cd5": 28, "countdown5": 28}  # steps of the planned orders
+for _task, _steps in TWO_A_STEP.items():
+    _like = ORDERS["sudoku24" if _task == "sudoku28" else "countdown4"]
+    ORDERS[_task] = {_name: one | ({"steps": _steps} if "steps" in one else {}) for _name, one in _like.items()}
 CELLS = {f"{task}-{order}": (task, settings) for task, orders in ORDERS.items() for order, settings in orders.items()}
-MODELS = {"sudoku24": "sudoku", "problems": "text"}  # countdown for the others
+MODELS = {"sudoku24": "sudoku", "sudoku28": "sudoku", "problems": "text"}  # countdown for the others
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -107,7 +114,7 @@ def method(task: str, settings: dict[str, Any], name: str) -> Recipe:
 class Asked:
     """The questions of a task, and the verdict on an answer."""
 
-    def __init__(self, task: str, n: int, data: Path | None) -> None:
+    def __init__(self, task: str, n: int, data: Path | None, puzzles: Path | None = None) -> None:
         self.puzzle = task != "problems"
         if not self.puzzle:
             made = held_problems(n, SEED, "any")
@@ -120,12 +127,10 @@ class Asked:
             assert data is not None, "the public files are given with --data"
             examples = self.task.examples(str(data / f"{task}_test.jsonl"))[:n]
         else:
-            level = int(task.lstrip("abcdefghijklmnopqrstuvwxyz"))
-            make = held_out.sudokus if name == "sudoku" else held_out.countdowns
-            file = Path(f"{task}.txt")
-            file.write_text("".join(f"{one}\n" for one in islice(make(1000, level, SEED + level), n)))
-            examples = self.task.examples(str(file))
-            file.unlink()
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder, "some.txt")
+                file.write_text("".join(f"{one}\n" for one in lines_of(task, n, puzzles)))
+                examples = self.task.examples(str(file))
         self.asked = canvases(self.task, examples)
         self.given, self.grade = [list(one.ask) for one in self.asked], grader(self.task)
 
@@ -137,45 +142,88 @@ class Asked:
         return text, bool(self.grade(text, self.asked[number].example)[1])
 
 
+def lines_of(task: str, n: int, puzzles: Path | None) -> list[str]:
+    """The first n of a thousand puzzles, from the file that has them if there is one."""
+    file = None if puzzles is None else puzzles / f"{task}.txt"
+    if file is not None and file.exists():
+        lines = file.read_text().splitlines()
+        assert len(lines) == PUZZLES, f"{file} has {len(lines)} puzzles"
+        return lines[:n]
+    level = int(task.lstrip("abcdefghijklmnopqrstuvwxyz"))
+    make = held_out.sudokus if MODELS.get(task) == "sudoku" else held_out.countdowns
+    made = [str(one) for one in islice(make(PUZZLES, level, SEED + level), n if file is None else None)]
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{one}\n" for one in made))
+    return made[:n]
+
+
+def puzzles(args: argparse.Namespace) -> None:
+    """The puzzles of the cells as files: making a thousand Sudokus takes half a minute."""
+    for task in dict.fromkeys(CELLS[cell][0] for cell in args.cells):
+        if task != "problems" and not task.startswith("cd"):
+            lines_of(task, PUZZLES, args.puzzles)
+
+
+@contextmanager
+def sharing() -> Iterator[None]:
+    """Have the steps taken that compute equal canvases once, on a GPU as well. Others are recorded there."""
+    before, recorded.can_record = recorded.can_record, lambda setup, state: False
+    try:
+        yield
+    finally:
+        recorded.can_record = before
+
+
 def record(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.cells:
-        task, settings = CELLS[name]
-        recipe = Recipe(**PATHS, **settings, particles=args.paths)
-        model_name = MODELS.get(task, "countdown")
-        model = unmask.load(model_name, args.device, args.dtype)
-        asked = Asked(task, args.n, args.data)
-        about = {"cell": name, "model": model_name, "weights": fingerprint(model_name), "recipe": recipe.to_dict()}
-        about |= {"n": args.n, "seeds": "0 …", "puzzles": SEED, "dtype": args.dtype}
-        with rows.opened(str(args.out / f"{name}.jsonl"), {**about, **origin(model.device)}) as kept:
-            done = {line["number"] for line in kept.kept}
-            todo = [number for number in range(args.n) if number not in done]
-            each = (args.out / f"{name}.tokens").open("a", encoding="utf-8") if args.tokens else None
-            for begin in range(0, len(todo), args.together):
-                some = todo[begin : begin + args.together]
-                kept.add(decoded(model, recipe, asked, some, args.paths, each))
-                print(f"{name}: {len(kept.kept)} of {args.n}", file=sys.stderr, flush=True)
+        model = unmask.load(MODELS.get(CELLS[name][0], "countdown"), args.device, args.dtype)
+        record_cell(args, name, model, Asked(CELLS[name][0], args.n, args.data, args.puzzles))
+
+
+def record_cell(args: argparse.Namespace, name: str, model: Any, asked: Asked) -> None:
+    task, settings = CELLS[name]
+    recipe = Recipe(**PATHS, **settings, particles=args.paths)
+    model_name = MODELS.get(task, "countdown")
+    about = {"cell": name, "model": model_name, "weights": fingerprint(model_name), "recipe": recipe.to_dict()}
+    about |= {"n": args.n, "seeds": "0 …", "puzzles": SEED, "dtype": args.dtype}
+    with rows.opened(str(args.out / f"{name}.jsonl"), {**about, **origin(model.device)}) as kept, sharing():
+        each = (args.out / f"{name}.tokens").open("a", encoding="utf-8") if args.tokens else None
+        for some in missing(kept, args):
+            kept.add(decoded(model, recipe, asked, some, args.paths, each))
+            print(f"{name}: {len(kept.kept)} of {args.n}", file=sys.stderr, flush=True)
+
+
+def missing(kept: rows.Rows, args: argparse.Namespace) -> Iterator[list[int]]:
+    """The numbers of prompts that a file lacks, so many at a time."""
+    done = {line["number"] for line in kept.kept}
+    todo = [number for number in range(min(args.n, args.first or args.n)) if number not in done]
+    for begin in range(0, len(todo), args.together):
+        yield todo[begin : begin + args.together]
 
 
 def search(args: argparse.Namespace) -> None:
-    """The prompts of cells under each method: whether the returned answer is right, and any of its paths."""
+    """The prompts of cells under each method: whether the returned answer is right, and each of its paths."""
     torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     for cell in args.cells:
-        task, settings = CELLS[cell]
-        model_name = MODELS.get(task, "countdown")
-        model, asked = unmask.load(model_name, args.device, args.dtype), Asked(task, args.n, args.data)
+        model = unmask.load(MODELS.get(CELLS[cell][0], "countdown"), args.device, args.dtype)
+        asked = Asked(CELLS[cell][0], args.n, args.data, args.puzzles)
         for name in args.methods:
-            recipe = method(task, settings, name)
-            about = {"cell": cell, "method": name, "model": model_name, "weights": fingerprint(model_name)}
-            about |= {"recipe": recipe.to_dict(), "n": args.n, "seeds": "0 …", "puzzles": SEED, "dtype": args.dtype}
-            with rows.opened(str(args.out / f"{cell}.{name}.jsonl"), {**about, **origin(model.device)}) as kept:
-                done = {line["number"] for line in kept.kept}
-                todo = [number for number in range(args.n) if number not in done]
-                for begin in range(0, len(todo), args.together):
-                    kept.add(searched(model, recipe, asked, todo[begin : begin + args.together]))
-            print(f"{cell}, {name}: {args.n}", file=sys.stderr, flush=True)
+            search_cell(args, cell, name, model, asked)
+
+
+def search_cell(args: argparse.Namespace, cell: str, name: str, model: Any, asked: Asked) -> None:
+    task, settings = CELLS[cell]
+    recipe, model_name = method(task, settings, name), MODELS.get(task, "countdown")
+    about = {"cell": cell, "method": name, "model": model_name, "weights": fingerprint(model_name)}
+    about |= {"recipe": recipe.to_dict(), "n": args.n, "seeds": "0 …", "puzzles": SEED, "dtype": args.dtype}
+    with rows.opened(str(args.out / f"{cell}.{name}.jsonl"), {**about, **origin(model.device)}) as kept, sharing():
+        for some in missing(kept, args):
+            kept.add(searched(model, recipe, asked, some))
+        print(f"{cell}, {name}: {len(kept.kept)} of {args.n}", file=sys.stderr, flush=True)
 
 
 def searched(model: Any, recipe: Recipe, asked: Asked, numbers: list[int]) -> Iterator[dict[str, Any]]:
@@ -190,6 +238,10 @@ def searched(model: Any, recipe: Recipe, asked: Asked, numbers: list[int]) -> It
             "evaluations": found.evaluations,
             "rows": found.rows,
             "lineages": found.lineages,
+            "each": [int(one) for one in right],
+            "entropy": [short(one.path_entropy) for one in found.particles],
+            "surprise": [short(one.surprise) for one in found.particles],
+            "log_prob": [short(one.log_prob) for one in found.particles],
         }
 
 
@@ -221,7 +273,14 @@ def decoded(
             "look": [short(one) for one in looks[mine]],
             "answer": [names[answer] for answer, _ in pairs],
             "right": [int(right) for _, right in pairs],
-        }
+        } | ({} if asked.puzzle else {"said": said([one.text for one in found.particles[mine]])})
+
+
+def said(texts: list[str]) -> list[int]:
+    """The answers that texts state: equal ones have equal numbers, none is -1."""
+    found = [None if (one := stated(text)) is None else number_of(one) for text in texts]
+    names = {answer: at for at, answer in enumerate(dict.fromkeys(one for one in found if one is not None))}
+    return [-1 if one is None else names[one] for one in found]
 
 
 def keep_tokens(denoiser: Any, state: Any, numbers: list[int], k: int, file: TextIO) -> None:
@@ -247,11 +306,13 @@ def short(value: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("record", "search"))
-    parser.add_argument("out", type=Path)
+    parser.add_argument("what", choices=("record", "search", "puzzles"))
+    parser.add_argument("out", type=Path, nargs="?", default=Path("runs/paths"))
     parser.add_argument("--cells", nargs="+", default=list(CELLS), choices=list(CELLS), metavar="CELL")
     parser.add_argument("-n", "--n", type=int, default=1000)
     parser.add_argument("--paths", type=int, default=32)
+    parser.add_argument("--first", type=int, help="only so many of the n prompts for now; the same command goes on")
+    parser.add_argument("--puzzles", type=Path, metavar="FOLDER", help="where the puzzles are kept once they are made")
     parser.add_argument("--together", type=int, default=2, help="prompts decoded at a time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", action="store_true", help="write CELL.tokens too: each token's log-probabilities")
@@ -261,7 +322,7 @@ def main() -> None:
     parser.add_argument("--dtype")
     args = parser.parse_args()
     try:
-        (record if args.what == "record" else search)(args)
+        {"record": record, "search": search, "puzzles": puzzles}[args.what](args)
     except UnmaskError as error:
         sys.exit(f"paths: {error}")
 

@@ -1,6 +1,7 @@
 """Recorded paths -> what choosing, looking, stopping and escalating would have given: a table for each rule.
 
     python experiments/search/stops.py runs/paths [--paths 16]
+    python experiments/search/stops.py results/rows/search-paths.jsonl.xz results/rows/search-paths-h200.jsonl.xz
 
 For every cell: the share solved, and the evaluations that it took, of E-BoN, of surprise, of likelihood, of the look
 and of `auto` with eight paths, and of a perfect choice; then of `auto` that stops. Its threshold is found by conformal
@@ -220,8 +221,10 @@ def table(heads: list[str], lines: list[list[str]]) -> None:
 Cells = dict[str, tuple[list[Row], bool]]  # rows, and whether a step may write many
 
 
-def runs(where: Path) -> list[tuple[Row, list[Row]]]:
-    """Each recorded run: its header and rows, from the files of a folder or from a packed file."""
+def runs(where: Path | list[Path]) -> list[tuple[Row, list[Row]]]:
+    """Each recorded run: its header and rows, from the files of a folder or from packed files."""
+    if isinstance(where, list):  # of a cell that is in several, the one with most prompts
+        return [one for part in where for one in runs(part)]
     if where.is_dir():
         text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(where.glob("*.jsonl")))
     else:
@@ -232,19 +235,21 @@ def runs(where: Path) -> list[tuple[Row, list[Row]]]:
             found.append((line, []))
         elif "number" in line:
             found[-1][1].append(line)
+        elif "resumed" in line:  # by another commit, or on another machine
+            found[-1][0].setdefault("resumed", []).append(line["resumed"])
     return found
 
 
-def read(where: Path) -> Cells:
+def read(where: Path | list[Path]) -> Cells:
     cells: Cells = {}
     for header, rows in runs(where):
-        if len(rows) >= 40 and "method" not in header:
+        if len(rows) >= 40 and "method" not in header and len(rows) > len(cells.get(header["cell"], ([], False))[0]):
             unplanned = header["recipe"]["sampler"] in ("eb", "fast-dllm", "sdar", "llada2", "fast-dllm-v2")
             cells[header["cell"]] = sorted(rows, key=lambda row: row["number"]), unplanned
-    return cells
+    return {name: cells[name] for name in sorted(cells)}
 
 
-def pack(where: Path, into: Path) -> None:
+def pack(where: list[Path], into: Path) -> None:
     """All runs in one file."""
     lines = [json.dumps(line, separators=(",", ":")) for header, rows in runs(where) for line in (header, *rows)]
     into.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
@@ -281,7 +286,7 @@ def means(cells: Cells, most: int, epsilon: float) -> None:
     table(["", "solved", "evaluations", "largest of a cell"], lines)
 
 
-def methods(folder: Path, cells: Cells) -> None:
+def methods(folder: list[Path], cells: Cells) -> None:
     """Searches that resample, against E-BoN and auto with eight paths of the same prompts."""
     lines = []
     for header, rows in runs(folder):
@@ -289,6 +294,8 @@ def methods(folder: Path, cells: Cells) -> None:
             known, looks = cells[header["cell"]]
             paths = {row["number"]: row for row in known}
             both_have = [row for row in rows if row["number"] in paths]
+            if len(both_have) < 40:
+                continue
             mine = [row["right"] for row in both_have]
             entropy = [paths[row["number"]]["right"][best(paths[row["number"]], 8, "entropy")] for row in both_have]
             rule = "both" if looks else "surprise"
@@ -304,7 +311,7 @@ def methods(folder: Path, cells: Cells) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="of recorded paths, or a packed file of them")
+    parser.add_argument("folder", type=Path, nargs="+", help="of recorded paths, or packed files of them")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="write them all to this .jsonl.xz, and nothing else")
     parser.add_argument("--paths", type=int, default=16)
     parser.add_argument("--epsilon", type=float, default=0.05)
