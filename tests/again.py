@@ -20,7 +20,7 @@ class Again:
     def play(self, step: int) -> Moment:
         after, moment = self.step(recorded.given(self.loop.carry, self.loop.cache))
         moment = recorded.fixed(moment, self.loop)
-        recorded.copy(recorded.looped(after, self.loop.cache), self.loop)
+        recorded.copy(recorded.looped(after, self.loop.cache, self.loop.counts), self.loop)
         return replace(moment, step=step)
 
 

@@ -370,3 +370,28 @@ def test_holes_with_a_cache(tmp_path: Path) -> None:
         two_holes = [*b"a cat", *mask * 5, *b" who is ", *mask * 9, *b" and more"]
         canvases = [two_holes, [*b"what", *mask * 12, *b" is this"]]
         assert_same(*walks(model, recipe, canvases))
+
+
+# --- equal canvases ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", ["best-of-n", "smc", "auto"])
+@pytest.mark.parametrize("guidance", [0.0, 1.5])
+def test_equal_canvases_are_computed_once(search: str, guidance: float) -> None:
+    """Also where particles part, and where resampling makes them equal again; what was computed is counted."""
+    model = Counted(load("random", dtype=torch.float64))
+    settings = {"temperature": 0.0, "select_temperature": 0.002, "guidance": guidance}
+    recipe = Recipe("confidence", search, length=24, particles=8, **settings)
+    rows = [from_prompt(model, prompt, 24) for prompt in ("a cat", "what is this, a dog")]
+    denoiser, state, *parts = prepare(model, rows, range(2), recipe)
+    setup = Setup(denoiser, *parts)
+    asked = list(map(numbers, waiting(setup, state)))
+    model.count.rows = 0
+    found, tally = [], None
+    for moment in recorded.walk(setup, state):
+        found.append(numbers(moment))
+        tally = moment.tally
+    assert_same(asked, found)
+    assert tally is not None
+    computed, evaluations = int(tally.rows.sum()), int(tally.evaluations.sum())
+    assert model.count.rows == computed < evaluations / 2

@@ -51,6 +51,7 @@ class Setup:
     search: Search
     rules: Rules = Rules()
     skips_rows: bool = True  # leave out rows that need no call; the host waits for the device to know them
+    most: int | None = None  # otherwise: rows that are computed, of equal ones the first; None: all
     shares_rows: bool = True  # equal canvases of a prompt are computed once, not only given the same numbers
     may_resample: bool = True  # False: a step in which no prompt is due
     keeps_hidden: bool = False  # moments hold the hidden states
@@ -179,7 +180,7 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     counted = _counted(state, sampler, step, rules) & active[:, None]
     want = (sampler.want(state, step) & active[:, None]) | counted
 
-    first = _first_equal(setup, state, carry.known, want)
+    first = first_equal(state, carry.known, want, setup.skips_rows)
     state, known, tally = _look(setup, state, carry.known, want, first, carry.tally)
     known, beliefs = _weigh(setup, state, known, want, first, faults)
     measured = setup.measured(beliefs)
@@ -263,11 +264,19 @@ def first_block(state: State, rows: Tensor) -> Tensor:  # [B] bool -> [P] int64
     return _block(state).where(rows, last).view(-1, state.particles).amin(1)
 
 
-def _first_equal(setup: Setup, state: State, known: Known, want: Tensor) -> Tensor | None:  # [B] int64
+def distinct(carry: Carry) -> Tensor:  # [] int64
+    """How many canvases the rows have that take the next step, those of each prompt by themselves."""
+    first = first_equal(carry.state, carry.known, carry.active[:, None])
+    rows = torch.arange(len(carry.active), device=carry.active.device)
+    return (carry.active & (rows if first is None else first).eq(rows)).sum()
+
+
+def first_equal(state: State, known: Known, want: Tensor, waits: bool = False) -> Tensor | None:  # [B] int64
     """For each row, the first row of its prompt with the same canvas, of those about which most is known.
 
-    None: every row itself. Equal canvases must have equal numbers to the last bit, whatever a kernel does with their
-    places in a batch: otherwise rounding would decide between twins, and differently in another batch.
+    None: every row itself; where all differ, only if the host may wait to know it. Equal canvases must have equal
+    numbers to the last bit, whatever a kernel does with their places in a batch: otherwise rounding would decide
+    between twins, and differently in another batch.
     """
     if state.particles == 1:
         return None
@@ -280,7 +289,7 @@ def _first_equal(setup: Setup, state: State, known: Known, want: Tensor) -> Tens
     known_first = lacking.view_as(hashes).argsort(dim=1, stable=True)
     ranked, order = hashes.gather(1, known_first).sort(dim=1, stable=True)  # equal canvases side by side
     begins = torch.nn.functional.pad(ranked[:, 1:] != ranked[:, :-1], (1, 0), value=True)
-    if setup.skips_rows and bool(begins.all()):
+    if waits and bool(begins.all()):
         return None
     order = known_first.gather(1, order)
     places = torch.arange(hashes.shape[1], device=hashes.device)
@@ -302,14 +311,10 @@ def _look(
     """Run the network on the wanted rows whose canvas it has not seen."""
     denoiser = setup.denoiser
     need = known.stale & known.lacks(want).any(1)
-    computed = _leads(setup, first, need) if setup.skips_rows else torch.ones_like(need)
+    rows, computed = _rows(setup, first, need, known.lacks(want).any(1))
     tally = tally.called(need, computed, denoiser.cost)
-    if setup.skips_rows:
-        rows = computed.nonzero()[:, 0]
-        if not len(rows):
-            return state, known, tally
-    else:
-        rows = torch.arange(len(need), device=need.device)
+    if not len(rows):
+        return state, known, tally
     hidden, cache = denoiser.look(state, rows)
     head, width = denoiser.head, state.tokens.shape[1]
     expected = (len(rows), width, head.width if head.weight is None else head.weight.shape[1])
@@ -323,6 +328,18 @@ def _look(
         hidden = old.index_copy(0, rows, hidden)
     known = replace(known, stale=known.stale.index_fill(0, rows, False), hidden=hidden)
     return state.replace(cache=cache), known, tally
+
+
+def _rows(setup: Setup, first: Tensor | None, need: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that are computed, as numbers [R] and as flags [B]."""
+    if setup.skips_rows:
+        computed = _leads(setup, first, need)
+        return computed.nonzero()[:, 0], computed
+    if setup.most is None:
+        return torch.arange(len(need), device=need.device), torch.ones_like(need)
+    computed = _leads(setup, first, asked)
+    rows = (~computed).long().argsort(stable=True)[: setup.most]  # where there is room, others besides
+    return rows, torch.zeros_like(computed).index_fill(0, rows, True)
 
 
 def _weigh(

@@ -7,6 +7,7 @@ small operations of a step are compiled where the network is, and recordings ser
 
 Where a model keeps keys and values, these stay in fixed tensors too, and how much a step computes depends on whether a
 row has entered a block. There are recordings for each case, and between two steps the host reads which one is next.
+The same is done while equal canvases make half of the rows or more needless: particles in a sure order are often equal.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from unmask.core.gpu import head as fused
 from unmask.core.resampling import Resampled
 from unmask.core.sampler import planned_end, steady
 from unmask.core.state import State, change, put, take, tensors
-from unmask.core.step import Carry, Faults, Known, Moment, Setup, advance, finish, first_block, first_carry
+from unmask.core.step import Carry, Faults, Known, Moment, Setup, advance, distinct, finish, first_block, first_carry
 from unmask.errors import UnmaskError
 
 MANY = 1 << 14  # positions from which a step's small operations are little beside its network: not worth compiling
 KEPT = 4  # kinds of step that stay recorded when a walk is over
+PATIENCE = 8  # steps until equal canvases are looked for again; doubled whenever there are few
 
 
 def can_record(setup: Setup, state: State) -> bool:
@@ -56,24 +58,26 @@ class Loop:
     """The tensors that recorded steps read and write: always the same ones."""
 
     carry: Carry
-    signal: Tensor  # [P + 1] int64: whether any row of a prompt takes the next step; the code of a fault
-    # with a cache [P + 2 + …]: besides whether particles enter a block in the next step, and the cache's plan
+    signal: Tensor  # [P + 1 + …] int64: whether any row of a prompt takes the next step; the code of a fault; a plan
     cache: FixedCache | None = None  # what rows keep; steps change it in place
+    counts: bool = False  # the plan is how many canvases differ; with a cache: whether a block is entered, and its own
 
 
 Advance = Callable[[Setup, Carry], tuple[Carry, Moment]]
 
 
-def looped(carry: Carry, cache: FixedCache | None = None) -> Loop:
+def looped(carry: Carry, cache: FixedCache | None = None, counts: bool = False) -> Loop:
     """The carry, without its cache, and what the host has to know of it."""
     assert carry.fault is not None
     alive = carry.active.view(-1, carry.state.particles).any(1)
-    plan = []
+    plan = [torch.full_like(carry.fault, -1)[None]]  # not counted
     if cache is not None:
         enters = first_block(carry.state, carry.active) > carry.block
         plan = [enters.any().long()[None], cache.plan(carry.state, carry.active)]
+    elif counts:
+        plan = [distinct(carry)[None]]
     signal = torch.cat([alive.long(), carry.fault[None], *plan])
-    return Loop(given(carry, None), signal, cache)
+    return Loop(given(carry, None), signal, cache, counts)
 
 
 def copy(new: Loop, old: Loop) -> None:
@@ -104,14 +108,14 @@ class Recorded:
         with torch.cuda.stream(side):  # once beforehand, so that kernels are loaded and compiled
             spare = None if loop.cache is None else loop.cache.clone()
             after, _ = step(given(loop.carry, spare))
-            looped(after, spare)
+            looped(after, spare, loop.counts)
             del after, spare
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             after, moment = step(given(loop.carry, loop.cache))
             self.moment = fixed(moment, loop)
-            copy(looped(after, loop.cache), loop)
+            copy(looped(after, loop.cache, loop.counts), loop)
 
     def play(self, step: int) -> Moment:
         """The next step. `entropy` and `resampled` are copied: a caller may keep them to the end of the walk."""
@@ -190,6 +194,10 @@ class _Part:
         self.alive = self._alive(self.signal)  # prompts that take the step which was played last
         take_over(self)
         self.signals = Signals(self.loop.signal)
+        self.may_share = setup.shares_rows and cache is None and state.particles > 1
+        self.differ = self._count() if self.may_share else len(rows)  # canvases of the rows, when last counted
+        self.counts = Signals(torch.zeros_like(self.rows[:1]))
+        self.asked, self.looked, self.patience = False, self.step, PATIENCE
 
     @property
     def planned_end(self) -> bool:
@@ -197,31 +205,62 @@ class _Part:
 
     def play(self) -> Moment | None:
         """The next step; `alive` then holds the prompts that take it. None: there is none."""
-        if self.loop.cache is None:
+        if self.loop.cache is None and self._most() is None:
             moment = self._played(self._due(), self.loop)
             if self.step > self.began:
                 self.alive = self._alive(self._read(self.step - 1))
+            if self.may_share:
+                self._watch()
         else:  # what the step computes depends on the one before it
             if self.step > self.began:
                 self.signal = self._read(self.step - 1)
                 self.alive = self._alive(self.signal)
             if not self.alive:
                 return None
-            enters, *numbers = self.signal[self.prompts + 1 :]
-            cache = self.loop.cache.planned(numbers)
-            due = bool(enters) if self.setup.meets(self.loop.carry.state) else self._due()
-            moment = self._played(due, replace(self.loop, cache=cache))
-            moment = replace(moment, state=moment.state.replace(cache=cache))
+            moment = self._planned(self.signal[self.prompts + 1 :])
         self.step += 1
         return moment
+
+    def _planned(self, plan: list[int]) -> Moment:
+        """The next step as the one before it has planned it."""
+        if self.loop.cache is None:
+            self.differ = plan[0] if plan[0] >= 0 else self.differ
+            return self._played(self._due(), replace(self.loop, counts=self._most() is not None))
+        cache = self.loop.cache.planned(plan[1:])
+        due = bool(plan[0]) if self.setup.meets(self.loop.carry.state) else self._due()
+        moment = self._played(due, replace(self.loop, cache=cache))
+        return replace(moment, state=moment.state.replace(cache=cache))
+
+    def _most(self) -> int | None:
+        """Rows that the next step computes, where equal canvases make them half as many or fewer."""
+        most = 1 << max(0, self.differ - 1).bit_length()
+        return most if 2 * most <= len(self.rows) and self.may_share else None
+
+    def _count(self) -> int:
+        """How many canvases the rows have now: the host waits to know."""
+        return int(distinct(self.loop.carry))
+
+    def _watch(self) -> None:
+        """Ask now and then how many canvases the rows have, and hear of it a step later."""
+        if self.asked:
+            self.asked, self.differ = False, self.counts.read(self.looked)[0]
+            if self._most() is None:
+                self.patience *= 2
+            else:
+                self.differ, self.patience = self._count(), PATIENCE
+        elif self.step - self.looked >= self.patience:
+            self.counts.signal.copy_(distinct(self.loop.carry)[None])
+            self.counts.send(self.step)
+            self.asked, self.looked = True, self.step
 
     def _due(self) -> bool:
         return self.setup.search.resamples and any(self.step % interval == 0 for interval in self.every)
 
     def _played(self, due: bool, loop: Loop) -> Moment:
-        key = due, None if loop.cache is None else loop.cache.key
+        most = self._most() if loop.cache is None else None
+        key = due, most, None if loop.cache is None else loop.cache.key
         if key not in self.recordings:
-            self.recordings[key] = record(replace(self.setup, may_resample=due), loop)
+            self.recordings[key] = record(replace(self.setup, may_resample=due, most=most), loop)
         moment = self.recordings[key].play(self.step)
         self.signals.send(self.step)
         return moment
