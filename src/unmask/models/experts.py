@@ -8,6 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.core.gpu import layer
+from unmask.models.elementwise import gated
+
 MOST = 1 << 26  # numbers at a time where all experts are computed
 
 
@@ -83,11 +86,17 @@ class ExpertMLP(nn.Module):
 
     def _all(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:  # [T, D]
         """Every expert computes all tokens; the weight is 0 where it was not chosen. Nothing waits for the device."""
-        share = weights.new_zeros(len(tokens), self.sizes.count).scatter(1, chosen, weights).T[:, :, None]  # [E, T, 1]
         step = max(1, MOST // (max(1, len(tokens)) * max(self.up.shape[1], self.down.shape[1])))
+        slices = [slice(begin, begin + step) for begin in range(0, self.sizes.count, step)]
+        parts = ((some, _gated(tokens, self.up[some], self.down[some])) for some in slices)
         mixed = weights.new_zeros(tokens.shape)
-        for some in (slice(begin, begin + step) for begin in range(0, self.sizes.count, step)):
-            mixed = mixed + (_gated(tokens, self.up[some], self.down[some]) * share[some]).sum(0)
+        if weights.dtype == torch.float32 and layer.usable(weights) and layer.usable(tokens, self.up, self.down):
+            for some, part in parts:
+                layer.add_chosen(mixed, part, weights, chosen, some.start)
+            return mixed
+        share = weights.new_zeros(len(tokens), self.sizes.count).scatter(1, chosen, weights).T[:, :, None]  # [E, T, 1]
+        for some, part in parts:
+            mixed = mixed + (part * share[some]).sum(0)
         return mixed
 
 
@@ -97,5 +106,4 @@ def waits(x: Tensor) -> bool:
 
 
 def _gated(x: Tensor, up: Tensor, down: Tensor) -> Tensor:  # [T, D], [(E,) 2 I, D], [(E,) D, I] -> [(E,) T, D]
-    gate, open = (x @ up.mT).chunk(2, -1)
-    return (F.silu(gate) * open) @ down.mT
+    return gated(x @ up.mT) @ down.mT

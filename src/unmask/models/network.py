@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.core.gpu import attention
+from unmask.models.elementwise import Added, Norm, added_norm, gated, split_heads
 from unmask.models.experts import ExpertMLP, Experts
 
 FREQUENCIES = 128  # of the time embedding, as in DiT and MDLM
@@ -156,30 +157,30 @@ class Block(nn.Module):
         if shape.condition:
             self.modulate = nn.Linear(shape.condition, 6 * width)
 
-    def forward(self, x: Tensor, sites: _Sites, condition: Tensor | None, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """x [R, S, D] after the block, and the keys and values [R, H, S, d] of these columns."""
+    def forward(
+        self, x: Tensor, added: Added | None, sites: _Sites, condition: Tensor | None, layer: int, keep: bool
+    ) -> tuple[Tensor, Added, Tensor, Tensor]:
+        """x [R, S, D] with what is added, what the block adds after that, and the keys and values [R, H, S, d] of these
+        columns.
+
+        The last addition is left to the next norm, which reads the sum anyway.
+        """
         shape = self.shape
         change = None if condition is None else self.modulate(condition)[:, None].chunk(6, 2)
-        y = _modulated(self.attention_norm(x), None if change is None else change[:2])
-        heads = self.qkv(y).unflatten(2, (-1, shape.each)).transpose(1, 2)  # [R, heads + 2 kv, S, d]
-        q, k, v = heads.split([shape.heads, shape.kv, shape.kv], 1)
-        if shape.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if sites.cos is not None and sites.sin is not None:
-            q, k = rotate(q, sites.cos, sites.sin), rotate(k, sites.cos, sites.sin)
-        mixed = attended(q, k, v, sites, layer).transpose(1, 2).flatten(2)
-        x = torch.add(x, self.out(mixed) if change is None else change[2] * self.out(mixed))
-        y = _modulated(self.mlp_norm(x), None if change is None else change[3:5])
-        y = self._mlp(y)
-        return torch.add(x, y if change is None else change[5] * y), k, v
+        x, y = added_norm(x, added, self.attention_norm, None if change is None else change[:2])
+        norms = (self.q_norm, self.k_norm) if shape.qk_norm else None
+        waves = None if sites.cos is None or sites.sin is None else (sites.cos, sites.sin)
+        q, k, v = split_heads(self.qkv(y), shape.heads, shape.kv, norms, waves, keep)
+        mixed = self.out(attended(q, k, v, sites, layer).transpose(1, 2).flatten(2))
+        added = mixed, None if change is None else change[2]
+        x, y = added_norm(x, added, self.mlp_norm, None if change is None else change[3:5])
+        return x, (self._mlp(y), None if change is None else change[5]), k, v
 
     def _mlp(self, y: Tensor) -> Tensor:
         if self.experts is not None:
             return torch.as_tensor(self.experts(y))
-        if not self.shape.gated:
-            return torch.as_tensor(self.down(F.gelu(self.up(y), approximate="tanh")))
-        gate, up = self.up(y).chunk(2, 2)
-        return torch.as_tensor(self.down(F.silu(gate) * up))
+        up = self.up(y)
+        return torch.as_tensor(self.down(gated(up) if self.shape.gated else F.gelu(up, approximate="tanh")))
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -269,7 +270,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:  # [R, H, A, B] @ [R or 1, 
     return folded.view(heads, rows, many, right.shape[3]).transpose(0, 1)
 
 
-def _norm(shape: Shape) -> nn.Module:
+def _norm(shape: Shape) -> Norm:
     if shape.norm == "rms":
         return nn.RMSNorm(shape.width, eps=shape.eps)
     return nn.LayerNorm(shape.width, eps=shape.eps, bias=False)
@@ -278,23 +279,6 @@ def _norm(shape: Shape) -> nn.Module:
 def _spread(x: Tensor, many: int) -> Tensor:  # [R, H, L, d] -> [R, H * many, L, d]
     """Each key and value head, repeated for every query head that shares it."""
     return x if many == 1 else x[:, :, None].expand(-1, -1, many, -1, -1).flatten(1, 2)
-
-
-def _modulated(x: Tensor, change: tuple[Tensor, ...] | None) -> Tensor:
-    """x (1 + scale) + shift."""
-    return x if change is None else torch.addcmul(change[0], x, 1 + change[1])
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # [R, H, S, d]
-    """Rotary positions, dimension c paired with c + d/2; in float32 at least, whatever the type of x.
-
-    Of fewer angles than d/2, d is twice their number, and dimensions after it stay.
-    """
-    turned = 2 * cos.shape[3]
-    if turned < x.shape[3]:
-        return torch.cat([rotate(x[..., :turned], cos, sin), x[..., turned:]], 3)
-    a, b = x.to(cos.dtype).chunk(2, 3)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], 3).to(x.dtype)
 
 
 class Network(nn.Module):
@@ -334,12 +318,13 @@ class Network(nn.Module):
         sites = self._sites(len(tokens), attend, past, waves or self.waves(columns), seen)
         condition = self._condition(sigma, x) if self.shape.condition else None
         used: list[Pair] = []
+        added: Added | None = None
         for layer, block in enumerate(self.blocks):
-            x, k, v = block(x, sites, condition, layer)
+            x, added, k, v = block(x, added, sites, condition, layer, keep)
             if keep:
                 used.append((k.contiguous(), v.contiguous()))  # not a view that keeps the queries too
         last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)
-        return _modulated(self.norm(x), last), used
+        return added_norm(x, added, self.norm, last)[1], used
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scaled logits in float32, for training; decoding applies the head only where it is asked to."""

@@ -1,1 +1,1 @@
-"""What runs on a GPU: fused sweeps over the vocabulary, random numbers, recorded steps."""
+"""What runs on a GPU: fused sweeps over the vocabulary, a layer's small operations, random numbers, recorded steps."""

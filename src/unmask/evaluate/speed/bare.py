@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.models.network import Block, Network, Pair, _modulated, rotate
+from unmask.models.elementwise import modulated, rotate
+from unmask.models.network import Block, Network, Pair
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def forward(network: Network, columns: Columns) -> Callable[..., Tensor]:
             assert isinstance(block, Block)
             x = _layer(block, x, condition, pair, columns, waves)
         last = None if condition is None else network.modulate(condition)[:, None].chunk(2, 2)
-        return _modulated(network.norm(x), last)
+        return modulated(network.norm(x), last)
 
     return run
 
@@ -61,7 +62,7 @@ def _layer(
     """Like `Block.forward`, into the buffers and from them."""
     shape = block.shape
     change = None if condition is None else block.modulate(condition)[:, None].chunk(6, 2)
-    y = _modulated(block.attention_norm(x), None if change is None else change[:2])
+    y = modulated(block.attention_norm(x), None if change is None else change[:2])
     heads = block.qkv(y).unflatten(2, (-1, shape.each)).transpose(1, 2)
     q, k, v = heads.split([shape.heads, shape.kv, shape.kv], 1)
     if shape.qk_norm:
@@ -72,7 +73,7 @@ def _layer(
     keys[:, :, columns.kept :], values[:, :, columns.kept :] = k, v
     mixed = block.out(_attended(q.to(v.dtype), keys, values, columns))
     x = x + (mixed if change is None else change[2] * mixed)
-    y = block._mlp(_modulated(block.mlp_norm(x), None if change is None else change[3:5]))
+    y = block._mlp(modulated(block.mlp_norm(x), None if change is None else change[3:5]))
     return x + (y if change is None else change[5] * y)
 
 
