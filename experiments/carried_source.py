@@ -17,7 +17,6 @@ import struct
 from pathlib import Path
 
 import numpy as np
-import torch
 
 HEADER = 28  # bytes of model.bin before the weights
 PART = "source-{}.xz"
@@ -26,6 +25,8 @@ MODEL = 60_816_028  # bytes of model.bin in llama2.data
 
 
 def split(source: Path, folders: list[Path]) -> None:
+    import torch  # only here: joining is quick
+
     whole = source.read_bytes()
     weights = torch.frombuffer(bytearray(whole[HEADER:MODEL]), dtype=torch.float32).bfloat16()
     planes = weights.view(torch.uint8).numpy().reshape(-1, 2)  # little-endian: low bytes, high bytes
@@ -44,6 +45,8 @@ def split(source: Path, folders: list[Path]) -> None:
 
 def _rounded(whole: bytes) -> bytes:
     """The published file with its weights rounded to bfloat16."""
+    import torch
+
     weights = torch.frombuffer(bytearray(whole[HEADER:MODEL]), dtype=torch.float32).bfloat16().float()
     return whole[:HEADER] + weights.numpy().tobytes() + whole[MODEL:]
 

@@ -10,10 +10,11 @@
 `decode` writes one row for each question or story of each set in SETS: every particle with its text, path entropy,
 surprise, log-probability and whether it ended. Sets that are in the file are not decoded again; after --limit seconds
 no further set begins. `problems` prints the share right of one path, of the path that each chooser takes, of the
-majority's answer and of any path, with 95 % intervals, and by the number of worked steps. `stories` writes one file for
-each set, for `unmask judge` and `experiments/story_quality.py`. `curve` prints, for the sets of blocks, the share right
-of the first 1, 2, 4 and 8 paths by each choice, and of E-SMC with as many particles. `losses` validates models as a
-training does, all on the reserved stories beside the first shard of the training in --shards.
+majority's answer and of any path, with 95 % intervals, and by the number of worked steps. `stories` writes one file
+for each set, for `unmask judge` and `experiments/story_quality.py`; texts that are word problems are marked there.
+`curve` prints, for the sets of blocks, the share right of the first 1, 2, 4 and 8 paths by each choice, and of E-SMC
+with as many particles. `losses` validates models as a training does, all on the reserved stories beside the first shard
+of the training in --shards.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ LATE = {"sampler": "confidence", "late": ("eos",)}
 EIGHT = {"search": "best-of-n", "particles": 8}
 EVEN = {"sampler": "uniform", "temperature": 1.0}
 STORY = {"length": 256}
+SAID = "The answer is "  # a text that has it is a word problem
 SKIP = {"skip_tail": True}  # the same texts: only their path entropy differs
 SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "problems block": ("problems", BLOCK),
@@ -272,7 +274,7 @@ def stories(args: argparse.Namespace) -> None:
                 one = row["particles"][0]
                 finish = "end" if one["ended"] else "length"
                 row = {"number": row["number"], "text": one["text"], "path_entropy": one["path_entropy"]}
-                row |= {"steps": some[0]["steps"], "finish": finish}
+                row |= {"steps": some[0]["steps"], "finish": finish, "problem": SAID in one["text"]}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         ended = sum(row["particles"][0]["ended"] for row in some)
         words = sum(len(row["particles"][0]["text"].split()) for row in some) / len(some)

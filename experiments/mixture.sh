@@ -12,6 +12,7 @@ device=${DEVICE:-cuda} batch=${BATCH:-256} held=${HELD:-256}
 big=${BIG:-'{"width":256,"heads":4,"layers":6,"inner":640}'} small=${SMALL:-'{"width":192,"heads":3,"layers":5,"inner":480}'}
 [ -e "$shards/stories-00000.npy" ] || { echo "mixture: there are no stories in $shards" >&2 && exit 1; }
 mkdir -p "$dir"
+export TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-3} # five of them compile at once
 arm() { # name steps mixture shape
     ${PYTHON:-python3} -m unmask train text "$dir/$1" --stories "$shards" --device "$device" --batch "$batch" --check 10000 --log 100 \
         --held "$held" --workers 1 --steps "$2" --mixture "$3" --shape "$4" >"$dir/$1.txt" 2>&1 ||

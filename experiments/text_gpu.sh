@@ -7,7 +7,8 @@
 #   text_gpu.sh stop RUN                   Ctrl-C: state and model are saved
 #   text_gpu.sh mixture RUN STEPS          the two attentions at small scale, in the background, on the training's stories
 #   text_gpu.sh merge RUN OUT              8 bits: into this checkout, and in parts of 12 MB into OUT
-#   text_gpu.sh measure RUN OUT SECONDS    problems, stories, ends; several processes at once. Rows come into OUT all along
+#   text_gpu.sh measure RUN OUT SECONDS    problems, stories, ends; several processes at once. Rows come into OUT all along.
+#                                          PAPER=1: experiments of the paper beside it, as in the next stage
 #   text_gpu.sh paper RUN OUT SECONDS      experiments of the paper on the new model; judged later
 #   text_gpu.sh pack RUN OUT               all rows and logs once more
 #
@@ -43,30 +44,34 @@ begin() { # seconds source
     [ -s "$source" ] || fail "there is no $source"
     [ -z "$tiny" ] || more=(--batch 4 --held 2 --log 1)
     [ ! -e "$run/train/state.safetensors" ] || from=() # resumed
-    [ "$device" = cpu ] || [ ${#from[@]} = 0 ] || warm
+    [ "${WARM:-$device}" = cpu ] || [ ${#from[@]} = 0 ] || warm
     background train "$python" -m unmask train text "$run/train" "${from[@]}" --stories "$source" --seconds "$seconds" \
         --device "$device" --rate "${RATE:-0.003}" --seed 1 --check "${CHECK:-300}" "${more[@]}"
     echo "training since $(date +%T), process $(cat "$run/train.pid")"
 }
 
 warm() { # compiles the block-causal step in a process of its own, while the training waits for its first stories
-    "$python" - "$run/warm-stories" <<'PYTHON'
+    cat >"$run/warm.py" <<'PYTHON'
 import hashlib, json, sys
 from pathlib import Path
 import numpy as np
+from unmask.cli import main
 from unmask.train.documents import BUNDLED
 from unmask.train.words import read_words
 
-folder = Path(sys.argv[1])
-folder.mkdir(parents=True, exist_ok=True)
-text = read_words(BUNDLED, 4096).to_str()
-(folder / "tokenizer.json").write_text(text, encoding="utf-8")
-(folder / "shards.json").write_text(json.dumps({"tokenizer": hashlib.sha256(text.encode()).hexdigest()}))
-for kind in ("stories", "held"):
-    np.save(folder / f"{kind}-00000.npy", np.full((16, 256), 5, dtype=np.uint16))
+if __name__ == "__main__":
+    folder, device, batch = Path(sys.argv[1]), *sys.argv[2:]
+    stories = folder / "stories"
+    stories.mkdir(parents=True, exist_ok=True)
+    text = read_words(BUNDLED, 4096).to_str()
+    (stories / "tokenizer.json").write_text(text, encoding="utf-8")
+    (stories / "shards.json").write_text(json.dumps({"tokenizer": hashlib.sha256(text.encode()).hexdigest()}))
+    for kind in ("stories", "held"):
+        np.save(stories / f"{kind}-00000.npy", np.full((16, 256), 5, dtype=np.uint16))
+    given = ["--weights", "text", "--stories", str(stories), "--device", device, "--batch", batch]
+    sys.exit(main(["train", "text", str(folder / "made"), *given, "--mixture", "1", "--steps", "1", "--held", "1"]))
 PYTHON
-    background warm "$python" -m unmask train text "$run/warm" --weights text --stories "$run/warm-stories" --device "$device" \
-        --batch 512 --mixture 1 --steps 1 --held 1 --log 1
+    background warm "$python" "$run/warm.py" "$run/warm" "$device" "${BATCH:-512}"
 }
 
 watch() { # seconds
@@ -168,6 +173,7 @@ measure() { # out seconds
         --only "problems: " "stories: " ${ends_length[@]+"${ends_length[@]}"}
     job ends-eight "${ends[@]}" "$run/rows/ends-eight.jsonl" "${about[@]}" --n "$few" --only "8 paths" \
         ${ends_length[@]+"${ends_length[@]}"}
+    [ -z "${PAPER:-}" ] || papers
     finish "$out"
 }
 
@@ -194,11 +200,15 @@ PYTHON
 }
 
 paper() { # out seconds
-    local out=$1 more=(--dtype bfloat16 --compile) cut=(--limit "${LIMIT:-128}")
     limit=$2
-    mkdir -p "$out"
+    papers
+    finish "$1"
+}
+
+papers() { # the most wanted first, two at a time; `quality` with all its texts
+    local more=(--dtype bfloat16 --compile) cut=(--limit "${LIMIT:-128}")
     [ -z "$tiny" ] || { more=(--scale 0.05) cut=(--limit 2); }
-    local names=${NAMES:-"quality guidance steps particles strength greedy"}
+    local names=${NAMES:-"quality steps guidance particles greedy strength"}
     job paper bash -c '
         set -o pipefail
         one() { # experiments share cells: one that finds such a cell being decoded is run again
@@ -216,19 +226,19 @@ paper() { # out seconds
         for name in $names; do
             limit=$cut; [ "$name" = quality ] && limit=$most
             echo "one $run $name $python -m unmask paper $name --on text --device $device --out $run/paper --judge none --no-pictures $limit $*"
-        done | xargs -P 3 -I LINE bash -c LINE || bad=1
+        done | xargs -P 2 -I LINE bash -c LINE || bad=1
         exit $bad' bash "$python" "$run" "$device" "$names" "${tiny:+--limit 2}" "${cut[*]}" "${more[@]}"
-    finish "$out"
 }
 
 pack() { # out [quick]: rows and logs, in files of at most 15 MB
-    local out=$1 new="$run/rows.tar.xz" level=6
+    local out=$1 new="$run/rows.$BASHPID.tar.xz" level=6
     [ $# -lt 2 ] || level=0
     mkdir -p "$out"
     (cd "$run" && tar cf - --warning=no-file-changed rows logs paper train/log.jsonl train/loss.svg train/held-0000[012].npy \
         mixture/*.txt mixture/*/log.jsonl 2>/dev/null || true) | xz -T 4 -"$level" >"$new"
     rm -f "$out"/rows.part-*
     split -b 15M "$new" "$out/rows.part-"
+    rm -f "$new"
     ls -l "$out"
 }
 
