@@ -5,13 +5,16 @@
     python experiments/language.py stories runs/language.jsonl runs/stories     # samples as JSON lines, a file a set
     python experiments/language.py decode runs/blocks.jsonl --only blocks --n 512 --rows 64
     python experiments/language.py curve runs/blocks.jsonl                      # what a search gains by its particles
+    python experiments/language.py losses runs/losses.jsonl --shards runs/text --models text runs/text-8
 
 `decode` writes one row for each question or story of each set in SETS: every particle with its text, path entropy,
 surprise, log-probability and whether it ended. Sets that are in the file are not decoded again; after --limit seconds
 no further set begins. `problems` prints the share right of one path, of the path that each chooser takes, of the
-majority's answer and of any path, with 95 % intervals, and by the number of worked steps. `stories` writes one file for
-each set, for `unmask judge` and `experiments/story_quality.py`. `curve` prints, for the sets of blocks, the share right
-of the first 1, 2, 4 and 8 paths by each choice, and of E-SMC with as many particles.
+majority's answer and of any path, with 95 % intervals, and by the number of worked steps. `stories` writes one file
+for each set, for `unmask judge` and `experiments/story_quality.py`; texts that are word problems are marked there.
+`curve` prints, for the sets of blocks, the share right of the first 1, 2, 4 and 8 paths by each choice, and of E-SMC
+with as many particles. `losses` validates models as a training does, all on the reserved stories beside the first shard
+of the training in --shards.
 """
 
 from __future__ import annotations
@@ -31,10 +34,13 @@ import torch
 import unmask
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
+from unmask.evaluate.header import origin
 from unmask.evaluate.stats import wilson
+from unmask.models import fingerprint
+from unmask.models.transformer import compiled
 from unmask.tasks.grading.steps import equations
 from unmask.tasks.problems import stated
-from unmask.train.documents import held_problems
+from unmask.train.documents import Documents, held_problems
 
 N, SEED, LENGTH = 512, 1, 128
 SEMI = {"sampler": "semi-ar", "block_length": 32, "fill_tail": True}
@@ -44,6 +50,8 @@ LATE = {"sampler": "confidence", "late": ("eos",)}
 EIGHT = {"search": "best-of-n", "particles": 8}
 EVEN = {"sampler": "uniform", "temperature": 1.0}
 STORY = {"length": 256}
+SAID = "The answer is "  # a text that has it is a word problem
+SKIP = {"skip_tail": True}  # the same texts: only their path entropy differs
 SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "problems block": ("problems", BLOCK),
     "problems semi-ar 32": ("problems", SEMI),
@@ -69,6 +77,11 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "stories block left to right T 1": ("stories", {**BLOCK, **STORY, "block_length": 1, "temperature": 1.0}),
     "stories block, ends not late": ("stories", {**BLOCK, **STORY, "temperature": 0.8}),
     "stories semi-ar 32 T 0.8": ("stories", {**SEMI, **STORY, "temperature": 0.8}),
+    "problems uniform": ("problems", {"sampler": "uniform"}),
+    "problems confidence T 0.7 x 8": ("problems", {"sampler": "confidence", **EIGHT, "temperature": 0.7}),
+    "stories uniform 256, skip_tail": ("stories", {**EVEN, **STORY, **SKIP, "steps": 256}),
+    "stories uniform 128, skip_tail": ("stories", {**EVEN, **STORY, **SKIP, "steps": 128}),
+    "stories uniform 64, skip_tail": ("stories", {**EVEN, **STORY, **SKIP, "steps": 64}),
 }
 # Block-causal, many positions at once: orders in which one path is not nearly always right.
 QUICK = {"sampler": "sdar", "attention": "block", "threshold": 0.5, "temperature": 0.7}
@@ -91,10 +104,18 @@ def decode(args: argparse.Namespace) -> None:
     torch.set_float32_matmul_precision("high")  # TF32 on a GPU
     began, path = time.monotonic(), Path(args.file)
     done = {row["set"] for row in rows(path)} if path.exists() else set()
-    model = unmask.load(args.model, args.device)
+    model = unmask.load(args.model, args.device, args.dtype)
+    about = {"weights": fingerprint(args.model), "dtype": args.dtype, **origin(model.device)}
+    model = compiled(model) if args.compile else model
+    unknown = [name for name in args.sets or () if name not in SETS]
+    if unknown:
+        raise SystemExit(f"there is no set {unknown[0]!r}: see SETS")
     made_of = {"problems": held_problems(args.n, SEED), "any": held_problems(args.n, SEED, "any")}
     for name, (kind, settings) in SETS.items():
-        if name in done or not name.startswith(args.only) or time.monotonic() - began > args.limit:
+        if name in done or not name.startswith(args.only) or (args.sets and name not in args.sets):
+            continue
+        if time.monotonic() - began > args.limit:
+            print(f"{name}: left out, {args.limit:g} s are over", file=sys.stderr, flush=True)
             continue
         start = time.monotonic()
         recipe = Recipe(**({"length": LENGTH} | settings))
@@ -108,6 +129,7 @@ def decode(args: argparse.Namespace) -> None:
         with path.open("a", encoding="utf-8") as file:
             for place, result in enumerate(made):
                 row = {"set": name, "kind": kind, "number": place, "recipe": recipe.to_dict(), "steps": result.steps}
+                row |= about if place == 0 else {}
                 row |= {
                     "evaluations": result.evaluations,
                     "particles": [particle(model, one) for one in result.particles],
@@ -221,6 +243,24 @@ def single(right: list[list[bool]]) -> str:
     return f"{float(each.mean()):.3f} (± {half:.3f})"
 
 
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+def losses(args: argparse.Namespace) -> None:
+    data = Documents(args.shards, args.held)
+    for name in args.models:
+        model = unmask.load(name, args.device)
+        found = {
+            "model": Path(name).name,
+            "weights": fingerprint(name),
+            "held": args.held,
+            **data.validate(model.network),
+        }
+        with Path(args.file).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+        print(found, file=sys.stderr, flush=True)
+
+
 # --- stories ---------------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +274,7 @@ def stories(args: argparse.Namespace) -> None:
                 one = row["particles"][0]
                 finish = "end" if one["ended"] else "length"
                 row = {"number": row["number"], "text": one["text"], "path_entropy": one["path_entropy"]}
-                row |= {"steps": some[0]["steps"], "finish": finish}
+                row |= {"steps": some[0]["steps"], "finish": finish, "problem": SAID in one["text"]}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         ended = sum(row["particles"][0]["ended"] for row in some)
         words = sum(len(row["particles"][0]["text"].split()) for row in some) / len(some)
@@ -253,11 +293,18 @@ def main() -> None:
     one.add_argument("--rows", type=int, default=1024, help="rows decoded together")
     one.add_argument("--limit", type=float, default=math.inf, help="seconds after which no further set begins")
     one.add_argument("--only", default="", help="sets whose names begin so")
-    two, three, four = (commands.add_parser(name) for name in ("problems", "stories", "curve"))
-    for each, work in ((one, decode), (two, problems), (three, stories), (four, curve)):
+    one.add_argument("--sets", nargs="+", metavar="NAME", help="these sets")
+    one.add_argument("--dtype", help="by default the model's own")
+    one.add_argument("--compile", action="store_true", help="compile the network: pays where all rows have one length")
+    two, three, four, five = (commands.add_parser(name) for name in ("problems", "stories", "curve", "losses"))
+    for each, work in ((one, decode), (two, problems), (three, stories), (four, curve), (five, losses)):
         each.add_argument("file")
         each.set_defaults(work=work)
     three.add_argument("directory")
+    five.add_argument("--shards", required=True, help="the directory of a training")
+    five.add_argument("--models", nargs="+", required=True)
+    five.add_argument("--held", type=int, default=N, help="reserved stories and problems, at most")
+    five.add_argument("--device", default="cpu")
     args = parser.parse_args()
     args.work(args)
 

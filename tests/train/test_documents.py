@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -20,6 +22,7 @@ from unmask.train import documents, shards
 from unmask.train.documents import BLOCK, CONFIG, END, LENGTH, MASK, Documents, _given, held_problems, make_tokenizer
 from unmask.train.initial import fresh
 from unmask.train.loop import Plan
+from unmask.train.task import DataOptions
 
 SMALL = {"width": 32, "heads": 2, "layers": 1, "inner": 32}
 STORY = "Once upon a time there was a cat. It sat on a mat with 12 rats. The end."
@@ -197,3 +200,43 @@ def test_bad_commands_are_one_line(
 def test_network_is_small_enough() -> None:
     shape = sum(int(np.prod(one.shape)) for one in fresh(CONFIG, torch.device("meta"), 0).parameters())
     assert shape <= 18_000_000
+
+
+def test_stories_of_another_training(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shards that are there are taken as they are: nothing is sampled, and no process makes more."""
+    monkeypatch.setattr(documents, "SOLVED", 1)
+    monkeypatch.setattr(documents, "making", None)
+    folder = tmp_path / "earlier"
+    shutil.copytree(directory, folder)
+    text = (folder / "tokenizer.json").read_text()
+    (folder / shards.NOTE).write_text(json.dumps({"tokenizer": hashlib.sha256(text.encode()).hexdigest(), "seed": 3}))
+    given = ["train", "text", str(tmp_path / "made"), "--batch", "4", "--held", "2", "--steps", "1"]
+    given += ["--shape", json.dumps(SMALL), "--stories", str(folder)]
+    assert main(given) == 0
+    assert (tmp_path / "made" / "tokenizer.json").read_text() == text
+    start = json.loads((tmp_path / "made" / "log.jsonl").read_text().splitlines()[0])
+    assert start["data"]["shards"] == {**json.loads((folder / shards.NOTE).read_text()), "count": 2}
+    data = Documents(str(tmp_path / "made"), 4, str(folder), 2)
+    texts = {data.words.decode(row[row != END].tolist()) for number in range(8) for row in data.batch(number, 16)[0]}
+    assert {STORY, "A dog ran."} <= texts
+    (folder / shards.NOTE).write_text(json.dumps({"tokenizer": "another"}))
+    assert main([*given[:2], str(tmp_path / "other"), *given[3:]]) == 2
+    assert "has shards of another tokenizer" in capsys.readouterr().err
+    (folder / "stories-00000.npy").unlink()
+    assert main([*given[:2], str(tmp_path / "third"), *given[3:]]) == 2
+    assert "has no stories-00000.npy: wait until" in capsys.readouterr().err
+
+
+def test_another_seed_has_other_stories(tmp_path: Path) -> None:
+    source = write(tmp_path / "llama2.data")
+    for seed in (0, 1):
+        options = DataOptions(tmp_path / str(seed), stories=source, tokenizer=str(documents.BUNDLED), seed=seed)
+        options.directory.mkdir()
+        made = documents.task(options)
+        try:
+            made.prepare()
+        finally:
+            made.close()
+        assert json.loads((options.directory / shards.NOTE).read_text())["seed"] == seed

@@ -53,6 +53,7 @@ def run_train(args: Namespace) -> None:
             stories=args.stories,
             device=str(device),
             weights=weights,
+            seed=plan.seed,
             **lists,
         )
     )
@@ -140,7 +141,8 @@ def add_train(parser: ArgumentParser) -> None:
     parser.add_argument("--exclude", nargs="+", metavar="FILE", help="countdown: problems never to train on")
     about = "prose: what to train on, .txt, .txt.xz or .txt.gz; sudoku: puzzles with one solution, to train on as well"
     parser.add_argument("--corpus", nargs="+", metavar="FILE", help=about)
-    flag(parser, "--stories FILE", "text: the weights of stories15M, from which stories are sampled; llama2.data")
+    about = "text: the weights of stories15M, from which stories are sampled, llama2.data; or another training's DIR"
+    flag(parser, "--stories FILE", about)
     flag(parser, "--heldout FILE", "prose: what to validate on")
     parser.add_argument(
         "--tokenizer",

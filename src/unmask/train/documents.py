@@ -33,7 +33,7 @@ from unmask.models.transformer import Transformer
 from unmask.tasks import files
 from unmask.tasks.puzzles.word_problems import Form, WordProblem, word_problem
 from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, noised_hidden, times
-from unmask.train.shards import HELD, Shards, making, shard
+from unmask.train.shards import HELD, Shards, check_tokenizer, is_made, made, making, shard
 from unmask.train.stories import Sampler, texts
 from unmask.train.task import Array, DataOptions, TrainTask, hashes
 from unmask.train.words import END, MASK, made_words, read_words
@@ -63,7 +63,7 @@ PLAN: dict[str, Any] = {"weighting": "nelbo", "batch": 512, "decay": 0.1, "mixtu
 PROBLEMS, ASKED = 0.5, 0.95  # the share of rows that are problems, and of these the share whose question is given
 PROMPTED, INFILLED = 0.3, 0.1  # shares of the stories whose first words, or first and last words, are given
 LONGEST_PROMPT = 40  # tokens of a story that are given
-FRESH, WINDOW = 600, 12  # steps until a new shard of stories joins; how many shards are in use
+FRESH, WINDOW = 1200, 12  # steps until a new shard of stories joins; how many shards are in use
 STREAM, HELD_STREAM = 8, 9  # of random numbers
 TOKENIZER_STORIES, TOKENIZER_PROBLEMS = 20_000, 20_000  # that the tokenizer is made of
 FEW, MANY = 192, 16_384  # stories of a shard, on a CPU and elsewhere: a CPU makes a few in a second, for trials
@@ -76,6 +76,8 @@ def task(options: DataOptions) -> TrainTask:
     options.only("text", "stories", "tokenizer")
     if options.stories is None:
         raise InputError("text needs the source of its stories", f"give --stories FILE; get it by {WAY}")
+    if is_made(options.stories):
+        return _made(options, options.stories)
     source = read_source(options.stories)
     about, started = {"files": hashes(_files(options.stories))}, ExitStack()
 
@@ -83,14 +85,14 @@ def task(options: DataOptions) -> TrainTask:
         """Make the tokenizer, unless there is one, and start the process that makes stories."""
         kept = options.directory / "tokenizer.json"
         if not kept.exists():
-            beside = None if options.weights is None else options.weights.parent / "tokenizer.json"
-            given = options.tokenizer or beside or (BUNDLED if options.device == "cpu" else None)
+            given = _tokenizer(options) or (BUNDLED if options.device == "cpu" else None)
             words = read_words(given, CONFIG["vocabulary"]) if given else make_tokenizer(_some(source, options.device))
             kept.write_text(words.to_str(), encoding="utf-8")
         shards = Shards(
             str(options.directory),
             str(options.stories),
             kept.read_text(encoding="utf-8"),
+            seed=options.seed,
             rows=FEW if options.device == "cpu" else MANY,
             device=options.device,
             graph=False,  # beside a training it is as fast, and it starts at once
@@ -100,6 +102,28 @@ def task(options: DataOptions) -> TrainTask:
 
     data = Documents(str(options.directory), options.held)
     return TrainTask(data, CONFIG, MASK, about, prepare=prepare, close=started.close, block_size=BLOCK)
+
+
+def _made(options: DataOptions, folder: str) -> TrainTask:
+    """The task with shards that another training has made: nothing is sampled."""
+    note, count = made(folder)
+
+    def prepare() -> Mapping[str, Any]:
+        kept = options.directory / "tokenizer.json"
+        if not kept.exists():
+            words = read_words(_tokenizer(options) or Path(folder) / "tokenizer.json", CONFIG["vocabulary"])
+            kept.write_text(words.to_str(), encoding="utf-8")
+        check_tokenizer(folder, kept.read_text(encoding="utf-8"))
+        return {"held": options.held}
+
+    data = Documents(str(options.directory), options.held, folder, count)
+    return TrainTask(data, CONFIG, MASK, {"shards": {**note, "count": count}}, prepare=prepare, block_size=BLOCK)
+
+
+def _tokenizer(options: DataOptions) -> str | Path | None:
+    """The tokenizer that was given, or that of the weights."""
+    beside = None if options.weights is None else options.weights.parent / "tokenizer.json"
+    return options.tokenizer or beside
 
 
 def _files(path: str) -> list[str]:
@@ -163,6 +187,8 @@ class Documents:
 
     directory: str  # with tokenizer.json and the shards of stories
     held: int = 256
+    made: str | None = None  # another directory with the shards; no more are made there
+    count: int = 0  # how many shards those are
 
     @property
     def words(self) -> Tokenizer:
@@ -191,12 +217,13 @@ class Documents:
 
     def _stories(self, number: int, count: int, dice: np.random.Generator) -> Array:
         latest = (number % 2**32) // FRESH
-        rows = shard(self.directory, int(dice.integers(max(0, latest - WINDOW + 1), latest + 1)))
+        first, last = (0, self.count) if self.made else (max(0, latest - WINDOW + 1), latest + 1)
+        rows = shard(self.made or self.directory, int(dice.integers(first, last)))
         return rows[dice.integers(0, len(rows), count)].astype(np.int32)
 
     def validate(self, network: Network) -> dict[str, float]:
         """NELBO in nats a token, of reserved stories and of the answers of reserved problems; and the share solved."""
-        stories = shard(self.directory, 0, HELD)[: self.held].astype(np.int64)
+        stories = shard(self.made or self.directory, 0, HELD)[: self.held].astype(np.int64)
         problems = held_problems(self.held)
         tokens, asked = problem_rows(problems, self.words)
         answers = np.arange(LENGTH) >= asked[:, None]

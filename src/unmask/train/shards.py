@@ -102,6 +102,31 @@ def _alive(folder: Path) -> bool:
         return False
 
 
+def is_made(directory: str | Path) -> bool:
+    """Whether a directory has shards, as that of a training."""
+    return (Path(directory) / NOTE).is_file()
+
+
+def made(directory: str | Path) -> tuple[dict[str, Any], int]:
+    """What the shards of a directory are made of, and how many there are, from the first one on."""
+    folder, count = Path(directory), 0
+    with guarded(f"{str(folder / NOTE)!r} cannot be read", InputError):
+        note: dict[str, Any] = dict(json.loads((folder / NOTE).read_text(encoding="utf-8")))
+    while (folder / _name(STORIES, count)).is_file():
+        count += 1
+    if not count:
+        raise InputError(f"{str(folder)!r} has no stories-00000.npy", "wait until its first shard is made")
+    return note, count
+
+
+def check_tokenizer(directory: str | Path, tokenizer: str) -> None:
+    """Refuse shards of other tokens than those of this tokenizer.json."""
+    if made(directory)[0].get("tokenizer") != hashlib.sha256(tokenizer.encode()).hexdigest():
+        raise InputError(
+            f"{str(directory)!r} has shards of another tokenizer", "give its tokenizer.json as --tokenizer"
+        )
+
+
 # --- making ----------------------------------------------------------------------------------------------------------
 
 

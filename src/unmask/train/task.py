@@ -47,9 +47,10 @@ class DataOptions:
     corpus: tuple[str, ...] = ()  # files of texts or puzzles to train on
     heldout: str | None = None  # a text file to validate on
     tokenizer: str | None = None  # a tokenizer.json instead of one made of the corpus
-    stories: str | None = None  # the weights that stories are sampled from
+    stories: str | None = None  # the weights that stories are sampled from, or a directory with shards of stories
     device: str = "cpu"
     weights: Path | None = None  # the model.safetensors that training starts from
+    seed: int = 0  # of data that are made in the background
 
     def __post_init__(self) -> None:
         if self.held < 1:
