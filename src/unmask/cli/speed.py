@@ -67,7 +67,8 @@ def run_bench(args: Namespace) -> None:
             def on_stage(stage: str) -> None:
                 bar.update(task, advance=1, description=f"{show.many(recipe.length or 0, 'position')}: {stage}")
 
-            options = {"compile": args.compile, "repeat": args.repeat, "against": args.against}
+            options = {"compile": args.compile, "uncompiled": args.uncompiled}
+            options |= {"repeat": args.repeat, "against": args.against}
             return measure.measure(model, recipe, prompt, on_stage=on_stage, **options)
 
         found = measured(recipe)
@@ -284,8 +285,10 @@ def add_bench(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="WHAT", help=" or ".join(BENCHES))
     flag(parser, "--size NAME", f"random weights instead of a model: {', '.join(SIZES)}")
     flag(parser, "--prompt N", "given positions, of random tokens [0; tiny: 8; other sizes but mdlm: 256]")
-    about = "compile the network that unmask is compared with, where that can be done [yes]"
+    about = "compile the network, unmask's and what it is compared with, where that can be done [yes]"
     parser.add_argument("--compile", action=BooleanOptionalAction, default=True, help=about)
+    about = "unmask itself decodes without compiling: only what it is compared with is compiled"
+    parser.add_argument("--uncompiled", action="store_true", help=about)
     flag(parser, "--repeat N", "rounds, of which the median counts [3]", 3)
     about = "another search to time beside it, with as many particles; or exact: the same without a cache"
     flag(parser, "--against SEARCH", about)

@@ -47,6 +47,7 @@ def measure(
     prompt: int = 0,
     *,
     compile: bool = True,
+    uncompiled: bool = False,
     repeat: int = 3,
     against: str | None = None,
     on_stage: OnStage = lambda stage: None,
@@ -54,8 +55,8 @@ def measure(
     """All figures of `recipe.length` positions after a random prompt, for JSON; None where a figure does not exist.
 
     Times are medians over `repeat` decodes, in alternation with everything that they are compared with. `against` is
-    another search, timed with as many particles, or "exact": the same without a cache. `on_stage` gets the name of
-    each stage as it begins.
+    another search, timed with as many particles, or "exact": the same without a cache. `uncompiled`: only what it is
+    compared with is compiled. `on_stage` gets the name of each stage as it begins.
     """
     for name, value, least in (("prompt", prompt, 0), ("repeat", repeat, 1)):
         if value < least:
@@ -64,7 +65,8 @@ def measure(
     if compile:
         torch.compiler.reset()  # the shapes of earlier measurements would count against a limit
     with torch.no_grad(), torch.cuda.device(model.device) if model.device.type == "cuda" else nullcontext():
-        scene = _set_up(model, recipe, canvas(model, recipe, prompt), compile, on_stage)
+        mine = own(model, compile and not uncompiled)
+        scene = _set_up(model, mine, recipe, canvas(model, recipe, prompt), compile, on_stage)
         rounds = []
         for number in range(repeat):
             on_stage(f"round {number + 1} of {repeat}")
@@ -162,9 +164,11 @@ class _Scene:
         return list(dict.fromkeys([*self.backbones.notes, *more]))
 
 
-def _set_up(model: Denoiser, recipe: Recipe, canvas: Canvas, compile: bool, on_stage: OnStage) -> _Scene:
+def _set_up(
+    model: Denoiser, ours: tuple[Denoiser, str], recipe: Recipe, canvas: Canvas, compile: bool, on_stage: OnStage
+) -> _Scene:
     """Run everything once, which compiles and records it, and measure memory."""
-    device, (mine, how) = model.device, own(model, compile)
+    device, (mine, how) = model.device, ours
     denoiser, state, sampler, _, rules = prepare(model, [canvas], [recipe.seed], recipe)
     half, scheme = _halfway(model, state), blocks.scheme(denoiser, state, sampler.block_length, rules.scope)
     watch = None if scheme is None else Watch(scheme, state)
