@@ -29,8 +29,12 @@ class Kept:
 
 
 def usable(*tensors: Tensor) -> bool:
-    """Whether the kernel can do this with keys and values of such a type."""
-    return all(one.dtype in DTYPES and one.shape[-1] <= WIDEST for one in tensors) and compiled(*tensors)
+    """Whether the kernel can do this with keys and values of such a type; a compiler that traces has its own ways."""
+    return (
+        not torch.compiler.is_compiling()
+        and all(one.dtype in DTYPES and one.shape[-1] <= WIDEST for one in tensors)
+        and compiled(*tensors)
+    )
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, kept: list[Kept]) -> Tensor:

@@ -117,9 +117,9 @@ def merge(
             for i in range(bans):
                 token = tl.load(banned + i) + position * 0
                 x = _logit(hidden, weight, extra, position, token, here, L, D, hb, hl, hd, wv, wd, ROWS, BLOCK_D)
-                first = tl.where(x == high, tl.minimum(best, token.to(tl.int32)), best)  # the lowest id on ties
+                tied = tl.where(x == high, tl.minimum(best, token.to(tl.int32)), best)  # the lowest id on ties
                 high, total, slope, second, best = meet(
-                    high, total, slope, second, first, x, tl.full((ROWS,), 1.0, tl.float32),
+                    high, total, slope, second, tied, x, tl.full((ROWS,), 1.0, tl.float32),
                     tl.zeros((ROWS,), tl.float32), tl.full((ROWS,), NONE, tl.float32), token.to(tl.int32), scale
                 )  # fmt: skip
             bits, entropy, runner = _logs(high, total, slope, second, scale)
