@@ -58,15 +58,15 @@ def test_a_batch_is_a_function_of_its_number(directory: Path) -> None:
     assert (tokens[:, -1] == END).all() and open[:, -1].any()
 
 
-def test_half_are_problems_and_most_questions_are_given(directory: Path) -> None:
+def test_a_third_are_problems_and_most_questions_are_given(directory: Path) -> None:
     data = Documents(str(directory))
     tokens, open = data.batch(0, 200)
     texts = [data.words.decode(row[row != END].tolist()) for row in tokens]
     problems = [place for place, text in enumerate(texts) if "The answer is" in text]
-    assert len(problems) == 100
+    assert len(problems) == 70
     assert {texts[place] for place in range(200) if place not in problems} == {STORY}
     given = [place for place in problems if not open[place, 0]]
-    assert 85 <= len(given) <= 99
+    assert 58 <= len(given) <= 69
     for place in given:
         question = data.words.decode(tokens[place][~open[place]].tolist())
         assert question.endswith(("?", ".")) and "The answer is" not in question

@@ -60,7 +60,7 @@ CONFIG: dict[str, Any] = {
     "torch_dtype": "float32",
 }
 PLAN: dict[str, Any] = {"weighting": "nelbo", "batch": 512, "decay": 0.1, "mixture": 0.5}
-PROBLEMS, ASKED = 0.5, 0.95  # the share of rows that are problems, and of these the share whose question is given
+PROBLEMS, ASKED = 0.35, 0.95  # the share of rows that are problems, and of these the share whose question is given
 PROMPTED, INFILLED = 0.3, 0.1  # shares of the stories whose first words, or first and last words, are given
 LONGEST_PROMPT = 40  # tokens of a story that are given
 FRESH, WINDOW = 1200, 12  # steps until a new shard of stories joins; how many shards are in use

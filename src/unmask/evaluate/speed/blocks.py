@@ -19,6 +19,8 @@ from unmask.core.step import Moment
 from unmask.errors import InputError
 from unmask.evaluate.speed.bare import Columns
 from unmask.models.cache import BlockCache, Keeps, KeptBlocks, KeptRows, Layers, WindowCache
+from unmask.models.cache.blocks import FixedBlocks
+from unmask.models.cache.windows import FixedRows
 from unmask.models.wrap import Wrapped, layers
 
 # --- which columns ----------------------------------------------------------------------------------------------------
@@ -206,16 +208,19 @@ def kept(denoiser: Denoiser, watch: Watch) -> dict[str, int] | None:
     The latter is bytes a position × positions, of the prompt once, or twice under guidance.
     """
     keeps, found = cache(denoiser), watch.cache
-    while found is not None and not isinstance(found, KeptBlocks | KeptRows):
+    while found is not None and not isinstance(found, KeptBlocks | KeptRows | FixedBlocks | FixedRows):
         found = getattr(found, "inner", None)  # under guidance
     if found is None or keeps is None:
         return None
     scheme, each = watch.scheme, keeps.position_bytes
-    rows = len(found.entry if isinstance(found, KeptBlocks) else found.age)
+    rows = len(found.age if isinstance(found, KeptRows | FixedRows) else found.entry)
     times = rows // len(watch.last)
-    if isinstance(found, KeptRows):
+    if isinstance(found, KeptRows | FixedRows):
         prompt, own = 0, _bytes(found.layers)
         positions = 0, scheme.length
+    elif isinstance(found, FixedBlocks):  # room for all blocks, and for one that is not to be seen
+        prompt, own = _bytes(found.given), _bytes(found.own)
+        positions = scheme.given, (-(-(scheme.length - scheme.given) // scheme.size) + 1) * scheme.size
     else:
         prompt = _bytes(found.given)
         own = found.bytes - prompt
