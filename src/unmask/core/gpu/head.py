@@ -83,7 +83,7 @@ class Pieces:
     mass: Tensor  # [N, pieces]
     peaks: Tensor  # [N, tiles]: what they are relative to
     bases: Tensor  # [4, N]
-    slot: Tensor  # [B, L] int32: the row of a position in them, if it was asked about
+    slot: Tensor  # [B, L] int32: the row of a position in them; -1 if it was not asked about
     config: Config
     ban: tuple[int, ...] = ()
     numbers: Tensor | None = None  # [3, B, L] entropy, top and second of what is drawn from, where ids are banned
@@ -109,7 +109,7 @@ def weigh(
     pieces = None
     if where.numel():
         with on(hidden):
-            slot = torch.empty(where.shape, dtype=torch.int32, device=where.device) if with_pieces else None
+            slot = torch.full(where.shape, -1, dtype=torch.int32, device=where.device) if with_pieces else None
             job = _job(hidden, head, where, config, slot)
             if slot is not None and keep is not None and job.places <= job.most:
                 job = _under(job, head, 1.0, keep) if keep else job
@@ -121,11 +121,11 @@ def weigh(
 
 
 def draw_from(pieces: Pieces, hidden: Tensor, head: Head, where: Tensor, dice: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """token, model_logp, log at `where` [B, L], at temperature 1; `weigh` has kept pieces of these positions."""
+    """token, model_logp, log at `where` [B, L], at temperature 1; zeros where `weigh` has kept no pieces."""
     token, numbers = _outputs(where)
     if where.numel():
         with on(hidden):
-            job = _job(hidden, head, where, pieces.config)
+            job = _job(hidden, head, where & (pieces.slot >= 0), pieces.config)
             job = _under(job, head, 1.0, pieces.ban) if pieces.ban else job
             _pick(job, dice, token, numbers, pieces.mass, pieces.peaks, pieces.bases, pieces.slot.contiguous())
     return token, numbers[0], numbers[1]
