@@ -342,6 +342,14 @@ def test_attention_in_blocks(family: str, settings: dict[str, Any], tmp_path: Pa
 
 
 @pytest.mark.parametrize("settings", BLOCKWISE, ids=str)
+def test_blocks_of_open_positions(settings: dict[str, Any]) -> None:
+    """As in the bundled language model: the prompt is one block, and later ones see it."""
+    model = dataclasses.replace(random_transformer(dtype=torch.float64), blocks=8)
+    recipe = Recipe(**{"search": "vanilla", "length": 19, "attention": "block", **settings})
+    assert_same(*walks(model, recipe, ["a cat", "what is this, a dog", "b"]))
+
+
+@pytest.mark.parametrize("settings", BLOCKWISE, ids=str)
 @pytest.mark.parametrize(
     "cache",
     [

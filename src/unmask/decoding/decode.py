@@ -499,9 +499,7 @@ def _attending(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Recipe]:
     if part is not None and getattr(recipe.build_sampler(), "part", None) != part:
         what = f"cache_block is {part}, but sampler {recipe.name('sampler')} has no sub-blocks of that size"
         raise SettingError(what, f"leave it out, or use fast-dllm-v2 with sub_block {part}", setting="cache_block")
-    denoiser = model if always else block_causal(model)
-    if always or model.device.type == "cpu":  # exact: what is kept is what would be computed
-        denoiser = block_cached(denoiser, part)
+    denoiser = block_cached(model if always else block_causal(model), part)  # exact: it keeps what would be computed
     return denoiser, recipe.replace(block_length=length, scope="block")
 
 
