@@ -15,7 +15,7 @@ from unmask import SAMPLERS, SEARCHES, Recipe, load
 from unmask.core.denoiser import Denoiser, traits
 from unmask.core.gpu import recorded
 from unmask.core.sampler import StepInput, masked_share
-from unmask.core.state import State, Step, put, take
+from unmask.core.state import State, Step, Vocab, put, take
 from unmask.core.step import Carry, Moment, Setup, first_carry
 from unmask.core.walk import waiting, walk
 from unmask.decoding.background import count
@@ -359,6 +359,16 @@ def test_windows(family: str, cache: dict[str, Any], settings: dict[str, Any], t
     cache = {"cache_block": 4, **cache}
     recipe = Recipe(**{"search": "vanilla", "length": 14, "block_length": 4, "scope": "block", **cache, **settings})
     assert_same(*walks(model, recipe, ["a cat", "what is this, a dog", "b"]))
+
+
+def test_a_filled_row_takes_no_pass_of_another(tmp_path: Path) -> None:
+    """An EOS fills the rest of one row while another one enters a block."""
+    fabricate("llada", tmp_path / "llada", seed=3)
+    model = load(tmp_path / "llada", dtype=torch.float64)
+    model = dataclasses.replace(model, vocab=Vocab(model.vocab.mask, tuple(range(0, 300, 9))))  # ends are frequent
+    cache = {"cache_block": 4, "cache_before": 0, "cache_after": 0, "scope": "block"}
+    recipe = Recipe("fast-dllm", length=18, temperature=1.0, block_length=4, threshold=0.02, fill_tail=True, **cache)
+    assert_same(*walks(model, recipe, ["a cat", "what is this, a dog", "b", "and who"]))
 
 
 def test_holes_with_a_cache(tmp_path: Path) -> None:
