@@ -376,6 +376,9 @@ def test_the_help_of_solve_shows_what_holds_without_a_flag(capsys):
     assert main(["solve", "--help"]) == 0
     words = capsys.readouterr().out
     assert "The model's default recipe goes before them" in words
+    flat = " ".join(words.split())
+    assert "what no flag says is decided by the model's own recipe, which `unmask models NAME` shows" in flat
+    assert "`unmask samplers` [the model's own, else confidence]" in flat and "[the model's own, else 0]" in flat
     assert main(["solve", "Tom has 5 apples. Mia has 3 more apples than Tom. How many?", "--json"]) in (0, 1)
     used = Recipe.from_dict(json.loads(capsys.readouterr().out)["recipe"])
     shown = next(line.split(maxsplit=1)[1] for line in words.splitlines() if line.startswith("  problems "))
