@@ -376,6 +376,9 @@ def test_the_help_of_solve_shows_what_holds_without_a_flag(capsys):
     assert main(["solve", "--help"]) == 0
     words = capsys.readouterr().out
     assert "The model's default recipe goes before them" in words
+    flat = " ".join(words.split())
+    assert "what no flag says is decided by the model's own recipe, which `unmask models NAME` shows" in flat
+    assert "`unmask samplers` [the model's own, else confidence]" in flat and "[the model's own, else 0]" in flat
     assert main(["solve", "Tom has 5 apples. Mia has 3 more apples than Tom. How many?", "--json"]) in (0, 1)
     used = Recipe.from_dict(json.loads(capsys.readouterr().out)["recipe"])
     shown = next(line.split(maxsplit=1)[1] for line in words.splitlines() if line.startswith("  problems "))
@@ -388,7 +391,14 @@ def test_documents_are_not_called_windows(here, capsys, monkeypatch):
     monkeypatch.setattr(prose, "DRAWS", 1)
     Path("d.txt").write_text("Once upon a time, there was a cat.\n\nThe end.\n")
     assert main(["eval", "text", "--data", "d.txt"]) == 0
-    assert "2 documents" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "2 documents of up to 256 tokens" in out
+    assert "2 documents are too few for an interval: it goes by how documents differ, so give 10 or more" in err
+    Path("d.txt").write_text("Once upon a time, there was a cat.\n\n" * 9 + "Once " * 300)
+    assert main(["eval", "text", "--data", "d.txt", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["unit"] == "document" and json.loads(out)["n"] == 10
+    assert err == "unmask: note: 1 document fills all 256 tokens; what is longer is cut there\n"
 
 
 def test_rows_of_another_form_are_not_resumed(here, capsys):

@@ -26,12 +26,12 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 PROMPTS = ["a cat", "what is this, a dog"]
 
 
-def both(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, model=None):
+def both(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, model=None, stop=None):
     """The results of recorded steps, and those of steps with questions."""
     model = model or load("random", "cuda")
-    found = decode_batch(model, PROMPTS, recipe=recipe)
+    found = decode_batch(model, PROMPTS, recipe=recipe, stop=stop)
     monkeypatch.setattr(recorded, "can_record", lambda setup, state: False)
-    return found, decode_batch(model, PROMPTS, recipe=recipe)
+    return found, decode_batch(model, PROMPTS, recipe=recipe, stop=stop)
 
 
 def assert_same(one, other) -> None:
@@ -63,6 +63,14 @@ def test_steps_are_recorded(options, monkeypatch) -> None:
     monkeypatch.setattr(recorded.Recorded, "play", lambda self, step: played.append(step) or real(self, step))
     assert_same(*both(recipe, monkeypatch))
     assert played == list(range(1, 12))
+
+
+@pytest.mark.parametrize("settings", [{}, {"search": "best-of-n", "temperature": 0.0}], ids=str)
+def test_texts_that_are_over(settings, monkeypatch) -> None:
+    recipe = Recipe(**{"sampler": "semi-ar", "length": 32, "block_length": 4, "temperature": 0.8, **settings})
+    one, other = both(recipe, monkeypatch, stop=list("abcdefghijklmnop"))
+    assert_same(one, other)
+    assert all(result.evaluations < 32 * len(result.particles) for result in one)
 
 
 def test_what_was_recorded_serves_the_next_batch_and_goes_with_its_model(monkeypatch) -> None:

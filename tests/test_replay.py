@@ -15,11 +15,12 @@ from unmask import SAMPLERS, SEARCHES, Recipe, load
 from unmask.core.denoiser import Denoiser, traits
 from unmask.core.gpu import recorded
 from unmask.core.sampler import StepInput, masked_share
-from unmask.core.state import State, Step, put, take
+from unmask.core.state import State, Step, Vocab, put, take
 from unmask.core.step import Carry, Moment, Setup, first_carry
 from unmask.core.walk import waiting, walk
 from unmask.decoding.background import count
 from unmask.decoding.decode import prepare
+from unmask.decoding.ends import texts_over
 from unmask.decoding.prompt import Text, from_canvas, from_prompt, start
 from unmask.errors import ModelError, ProgressError
 from unmask.models.made.fabricate import fabricate
@@ -33,7 +34,9 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "Signals", Late)
 
 
-def walks(model: Denoiser, recipe: Recipe, prompts: Sequence[Text]) -> tuple[list[Any], list[Any]]:
+def walks(
+    model: Denoiser, recipe: Recipe, prompts: Sequence[Text], stops: Sequence[str] = ()
+) -> tuple[list[Any], list[Any]]:
     """What every step of both walks gives."""
     denoiser = model
     rows = [
@@ -42,7 +45,9 @@ def walks(model: Denoiser, recipe: Recipe, prompts: Sequence[Text]) -> tuple[lis
     ]
     denoiser, state, *parts = prepare(model, rows, range(len(rows)), recipe)
     setup = Setup(denoiser, *parts, shares_rows=not traits(denoiser).keeps_rows)
-    return list(map(numbers, waiting(setup, state))), list(map(numbers, recorded.walk(setup, state)))
+    over = texts_over(denoiser, state, setup.sampler, setup.search, stops)
+    assert (over is None) == (not stops)
+    return list(map(numbers, waiting(setup, state, over))), list(map(numbers, recorded.walk(setup, state, over)))
 
 
 def numbers(moment: Moment) -> Any:
@@ -369,6 +374,16 @@ def test_windows(family: str, cache: dict[str, Any], settings: dict[str, Any], t
     assert_same(*walks(model, recipe, ["a cat", "what is this, a dog", "b"]))
 
 
+def test_a_filled_row_takes_no_pass_of_another(tmp_path: Path) -> None:
+    """An EOS fills the rest of one row while another one enters a block."""
+    fabricate("llada", tmp_path / "llada", seed=3)
+    model = load(tmp_path / "llada", dtype=torch.float64)
+    model = dataclasses.replace(model, vocab=Vocab(model.vocab.mask, tuple(range(0, 300, 9))))  # ends are frequent
+    cache = {"cache_block": 4, "cache_before": 0, "cache_after": 0, "scope": "block"}
+    recipe = Recipe("fast-dllm", length=18, temperature=1.0, block_length=4, threshold=0.02, fill_tail=True, **cache)
+    assert_same(*walks(model, recipe, ["a cat", "what is this, a dog", "b", "and who"]))
+
+
 def test_holes_with_a_cache(tmp_path: Path) -> None:
     for family, more in (("sdar", {}), ("llada", {"cache_block": 3, "block_length": 3, "cache_after": 1})):
         fabricate(family, tmp_path / family, seed=3)
@@ -378,6 +393,42 @@ def test_holes_with_a_cache(tmp_path: Path) -> None:
         two_holes = [*b"a cat", *mask * 5, *b" who is ", *mask * 9, *b" and more"]
         canvases = [two_holes, [*b"what", *mask * 12, *b" is this"]]
         assert_same(*walks(model, recipe, canvases))
+
+
+# --- texts that are over ----------------------------------------------------------------------------------------------
+
+ENDING = [
+    {"sampler": "semi-ar"},
+    {"sampler": "semi-ar", "steps": 9},
+    {"sampler": "fast-dllm", "threshold": 0.05},
+    {"sampler": "semi-ar", "search": "best-of-n", "particles": 3, "temperature": 0.0},
+    {"sampler": "semi-ar", "search": "smc", "particles": 3, "every": 2, "temperature": 0.1},
+]
+
+
+@pytest.mark.parametrize("settings", ENDING, ids=str)
+@pytest.mark.parametrize("family", ["plain", "sdar", "llada"])
+def test_texts_that_are_over(family: str, settings: dict[str, Any], tmp_path: Path, monkeypatch) -> None:
+    """A prompt ends after the same step, the others go on, and nothing is played once all of them have ended."""
+    given = {"search": "vanilla", "length": 19, "temperature": 0.9, "block_length": 4, **settings}
+    if family == "plain":
+        model = load("random", dtype=torch.float64)
+    else:
+        fabricate(family, tmp_path / family, seed=3)
+        model = load(tmp_path / family, dtype=torch.float64)
+        given |= {} if family == "sdar" else {"cache_block": 4, "cache_before": 0, "cache_after": 0, "scope": "block"}
+    recipe, prompts = Recipe(**given), ["a cat", "what is this, a dog", "b"]
+    played: list[int] = []
+    monkeypatch.setattr(Again, "play", lambda self, step, real=Again.play: played.append(step) or real(self, step))
+    free, _ = walks(model, recipe, prompts)
+    tokens, k = torch.tensor(free[-1][1][0]), len(free[-1][1][0]) // 3
+    words = [model.tokenizer.decode(row[-19 + 2 : -19 + 4].tolist()) for row in tokens[::k]]
+    for stops in (words, words[:1]):
+        played.clear()
+        one, other = walks(model, recipe, prompts, stops)
+        assert_same(one, other)
+        assert sum(one[-1][1][6]) < sum(free[-1][1][6])  # evaluations
+        assert len(played) <= len(one) + 1
 
 
 # --- equal canvases ---------------------------------------------------------------------------------------------------

@@ -31,6 +31,25 @@ def at_once(jobs: list[Any]) -> list[Any]:
         return list(pool.map(run, jobs))
 
 
+def test_stop_sequences_end_the_decoding():
+    """As in the library, blocking and streaming; requests with others do not share a batch with it."""
+    model = load("text")
+    prompt, more = "Tom has 5 apples.", {"sampler": "semi-ar", "block_length": 4}
+    whole = decode(model, prompt, length=32, seed=1, temperature=1.0, **more).text
+    stops = [whole[:2], whole[: len(whole) // 2], None]
+    expected = [decode(model, prompt, length=32, seed=1, temperature=1.0, stop=stop, **more) for stop in stops]
+    assert expected[0].evaluations < expected[1].evaluations < expected[2].evaluations
+    with running({"text": model}) as here:
+        given = {"model": "text", "prompt": prompt, "max_tokens": 32, "seed": 1, "extra_body": more}
+        create = here.client().completions.create
+        found = at_once([lambda stop=stop: create(**given, stop=stop) for stop in stops])
+        *_, last = create(**given, stop=stops[0], stream=True)
+    for one, result in zip(found, expected, strict=True):
+        assert (one.choices[0].text, one.choices[0].unmask["finish"]) == (result.text, result.finish)
+        assert one.unmask["evaluations"] == result.evaluations and one.choices[0].unmask["batch"] == 1
+    assert last.unmask["evaluations"] == expected[0].evaluations
+
+
 def test_together_as_alone():
     """Prompts of several lengths, blocking and streaming, two recipes, one server."""
     model = load("text")

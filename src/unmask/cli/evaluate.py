@@ -203,6 +203,9 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
+FEW = 10  # documents or windows below which an interval by the normal distribution does not hold what it says
+
+
 @dataclass(frozen=True)
 class Window:
     """A window of text or a document, by its number."""
@@ -242,7 +245,9 @@ def _eval_text(args: Namespace) -> None:
     kind = "window" if model.blocks is None else "document"
     if model.blocks is not None:  # it was trained on one document a row
         windows = documents.text_rows(args.data, words, model.limit or documents.LENGTH)[: args.limit]
+        full = int((windows[:, -1] != documents.END).sum())
     else:
+        full = 0
         windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
     sizes = prose.widths(words)[windows].sum(1)
     some, shard = models.shard(args, [Window(number) for number in range(len(windows))], prose.TOGETHER)
@@ -268,13 +273,21 @@ def _eval_text(args: Namespace) -> None:
 
         each = prose.nelbo(model.network, windows, on_batch=on_batch, known=known, numbers=mine, count=whole)
     middle, low, high = prose.bits_per_byte(each, sizes)
-    found = {"n": len(windows), "bits_per_byte": middle, "low": low, "high": high, "bytes": int(sizes.sum())}
+    found = {"n": len(windows), "unit": kind, "bits_per_byte": middle, "low": low, "high": high}
+    found |= {"bytes": int(sizes.sum())}
     seconds = sum(row["seconds"] for row in kept.kept)
     if args.json:
         print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * prose.DRAWS, "seconds": seconds}))
     else:
         sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
-        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), kind)} · {seconds:.1f} s")
+        tokens = f"of {windows.shape[1]} tokens" if kind == "window" else f"of up to {windows.shape[1]} tokens"
+        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), kind)} {tokens} · {seconds:.1f} s")
+    if full:
+        what = show.many(full, "document fills", "documents fill")
+        show.note(f"unmask: note: {what} all {windows.shape[1]} tokens; what is longer is cut there")
+    if len(windows) < FEW:
+        what = show.many(len(windows), f"{kind} is", f"{kind}s are")
+        show.note(f"unmask: note: {what} too few for an interval: it goes by how {kind}s differ, so give {FEW} or more")
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------

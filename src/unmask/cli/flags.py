@@ -20,9 +20,11 @@ from unmask.decoding.settings import (
     parse,
     short,
     spelled,
+    takers,
 )
 from unmask.errors import InputError, SettingError
 
+BELOW = "what no flag says is decided by the model's own recipe, which `unmask models NAME` shows"
 METAVARS = {int: "N", float: "X", str: "NAME", tuple: "IDS"}
 
 
@@ -31,24 +33,30 @@ def add(
     only: Collection[str] | None = None,
     default: Mapping[str, Any] | None = None,
     help: Mapping[str, str] | None = None,
+    below: bool = False,
 ) -> None:
     """A flag for every setting, or for `only` some, in groups; names of other projects are taken but not listed.
 
-    `default` has the defaults of this command, `help` the help of those that mean something else here.
+    `default` has the defaults of this command, `help` the help of those that mean something else here. `below`: flags
+    are given over the recipe of a model, whose settings go before the defaults.
     """
+    about = BELOW if below else None
     for title, rows in groups().items():
         some = [row for row in rows if only is None or row.name in only]
-        group = parser.add_argument_group(title) if some else parser
+        group = parser.add_argument_group(title, about) if some else parser
+        about = None if some else about  # once, above the first group
         for row in some:
-            _add(group, row.name, row, (help or {}).get(row.name, _help(row, default or {})))
+            _add(group, row.name, row, (help or {}).get(row.name, _help(row, default or {}, below)))
             for alias in row.aliases:
                 _add(parser, alias, row, argparse.SUPPRESS)
 
 
-def _help(row: Setting, default: Mapping[str, Any]) -> str:
+def _help(row: Setting, default: Mapping[str, Any], below: bool) -> str:
     if row.name in default:
         return f"{row.text()} [{short(default[row.name])}]"
     taken = defaults(row)
+    if below and taken and not takers(row.name) and row.name != "seed":
+        taken = f"the model's own, else {taken}"
     return explained(row) + (f" [{taken}]" if taken else "")
 
 

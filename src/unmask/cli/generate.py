@@ -299,7 +299,7 @@ def add_generate(parser: ArgumentParser) -> None:
     models.add_fleet(parser)
     models.add_model(parser, DEFAULT)
     models.add_running(parser)
-    flags.add(parser)
+    flags.add(parser, below=True)
 
 
 def _too_many(args: Namespace, extra: list[str]) -> InputError:

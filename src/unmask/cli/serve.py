@@ -110,7 +110,7 @@ def add_serve(parser: ArgumentParser) -> None:
             option, dest=f"limit_{name}", type=kind, default=default, metavar="N", help=f"{text} [{_plain(default)}]"
         )
     add_model(parser)
-    flags.add(parser, help=HELP)
+    flags.add(parser, help=HELP, below=True)
 
 
 def _plain(value: float) -> str:

@@ -203,7 +203,7 @@ def _notes() -> str:
     return "\n".join(
         [
             "Brackets show defaults of samplers and searches. The model's default recipe goes before them; flags",
-            "override it, and --recipe none leaves it out. That of the bundled models:",
+            "override it, and --recipe none leaves it out. `unmask models NAME` shows that of a model; here they are:",
             *lines,
         ]
     )
@@ -221,4 +221,4 @@ def add_solve(parser: ArgumentParser) -> None:
     flag(parser, "--constrained", "decode the answer in the form of right ones only: countdowns and word problems")
     flag(parser, "--json", "print one JSON object")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
-    flags.add(parser)
+    flags.add(parser, below=True)

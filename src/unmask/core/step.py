@@ -27,6 +27,8 @@ from unmask.core.state import State, Step, change, one_of, remember, tail, take
 from unmask.errors import ModelError, ProgressError, SettingError, UnmaskError
 
 UNPLANNED = 4  # steps between resamplings of a sampler without a plan: those decide much in few steps
+ASKED = 4  # steps between two questions whether a text is over, for which the host waits
+Over = Callable[[State], Tensor]  # the rows [B] whose text is over, whatever comes: all those of a prompt, or none
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,14 @@ class Carry:
     step: Step  # the number of the next step
     block: Tensor  # [P] int64: the first block that a particle of the prompt was in
     fault: Tensor | None = None  # [] int64: the first fault, 0 for none; None: a fault is raised at once
+    over: Tensor | None = None  # [B] bool: the rows whose text is over; None: nobody asks
+
+    def without(self, over: Tensor) -> Carry:  # [B] bool
+        """These rows take no further step: what is masked there is filled with EOS."""
+        masked = self.state.masked & over[:, None]
+        state = self.state.replace(tokens=self.state.tokens.masked_fill(masked, self.state.vocab.eos[0]))
+        before = over if self.over is None else self.over | over
+        return replace(self, state=state, active=self.active & ~over, over=before)
 
 
 @dataclass(frozen=True)
@@ -163,13 +173,14 @@ class Moment:
     hidden: Tensor | None = None  # [B, L, D]: from which they were computed, if the setup keeps it
 
 
-def first_carry(setup: Setup, state: State) -> Carry:
-    """Before the first step nothing is known and nothing is spent."""
+def first_carry(setup: Setup, state: State, ends: bool = False) -> Carry:
+    """Before the first step nothing is known and nothing is spent. `ends`: somebody asks which texts are over."""
     none = torch.zeros_like(state.slot)
     known = Known(torch.ones_like(none, dtype=torch.bool))
     tally = Tally(none, none[:: state.particles], none, none)
     active = setup.active(state, 0)
-    return Carry(state, known, tally, active, setup.intervals(state), 0, first_block(state, active))
+    over = torch.zeros_like(active) if ends else None
+    return Carry(state, known, tally, active, setup.intervals(state), 0, first_block(state, active), over=over)
 
 
 def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
@@ -214,8 +225,9 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     moment = Moment(number, after, state.tokens, active, entropy, resampled, beliefs, tally, hidden)
     known = known.after(changed) if setup.skips_rows else Known(known.stale | changed)
     block = first_block(state, active) if setup.meets(state) else carry.block
-    carried = Carry(after, known, tally, setup.active(after, step + 1), carry.every, step + 1, block, faults.code)
-    return carried, moment
+    active = setup.active(after, step + 1)
+    active = active if carry.over is None else active & ~carry.over
+    return Carry(after, known, tally, active, carry.every, step + 1, block, faults.code, carry.over), moment
 
 
 def finish(state: State) -> None:

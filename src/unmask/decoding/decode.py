@@ -24,7 +24,7 @@ from unmask.core.step import Rules
 from unmask.decoding import background
 from unmask.decoding import trace as traces
 from unmask.decoding.defaults import canonical, resolve
-from unmask.decoding.ends import Stops, stop_strings
+from unmask.decoding.ends import Stops, stop_strings, texts_over
 from unmask.decoding.finish import Reading, finished
 from unmask.decoding.form import Form, Schema
 from unmask.decoding.form import form as form_of
@@ -81,12 +81,13 @@ def decode(
 
     Without a recipe the model's default holds, with the `settings` over it; the default's length is an upper limit. A
     recipe is complete: nothing of the model's default is added to it. A prompt that is text with [MASK] in it is a
-    canvas. The text ends before an end token, and before the first of the strings in `stop`. `answer` extracts the
-    answer of a text, for the vote. `trace` is a file for the events; `on_event` is called with each of them. With
-    `logprobs` the result, and the events, hold the log-probability of every token when it was written, and of this many
-    most probable ones. `verify` is a function of a text that says whether it is right: paths come in waves, as with
-    `until`, and the first one that is right is returned. `reward` is a function of a text that gives a number: the
-    potential `reward` asks it in the walk, with [MASK] for what is open, and the choice `reward` at the end.
+    canvas. The text ends before an end token, and before the first of the strings in `stop`; orders in blocks do not
+    decode what follows. `answer` extracts the answer of a text, for the vote. `trace` is a file for the events;
+    `on_event` is called with each of them. With `logprobs` the result, and the events, hold the log-probability of
+    every token when it was written, and of this many most probable ones. `verify` is a function of a text that says
+    whether it is right: paths come in waves, as with `until`, and the first one that is right is returned. `reward` is
+    a function of a text that gives a number: the potential `reward` asks it in the walk, with [MASK] for what is open,
+    and the choice `reward` at the end.
 
     The whole text matches the regular expression `matches`, is one of `choices`, or is JSON of a `schema`; of a canvas
     each hole, or each its own if a list is given. `form` is such a constraint, made before. `watch` is the former name
@@ -309,7 +310,8 @@ def _together(
         if record:
             record(_started(denoiser, rows, used, keys, search.particles))
         parts = (denoiser, state, sampler, search, rules, reading, record)
-        found = finished(*parts, search.looks(sampler))
+        over = texts_over(denoiser, state, sampler, search, reading.stops)
+        found = finished(*parts, search.looks(sampler), over=over)
         answers = _answers(found.particles, asked) if search.choose.needs_answers else []
         chosen = search.choose(found.state, answers)
         k, seconds = search.particles, time.perf_counter() - began

@@ -14,7 +14,7 @@ from unmask.core.entropy import bits
 from unmask.core.resampling import Resampled, Search
 from unmask.core.sampler import Sampler
 from unmask.core.state import State
-from unmask.core.step import Rules, Tally
+from unmask.core.step import Over, Rules, Tally
 from unmask.core.walk import walk
 from unmask.decoding import trace as traces
 from unmask.decoding.ends import cut, finish, shown
@@ -56,13 +56,14 @@ def finished(
     record: OnEvent | None = None,
     looks: bool = False,
     known: Sequence[Mapping[tuple[int, ...], float]] | None = None,
+    over: Over | None = None,
 ) -> Finished:
     """Walk to the end, then look again if `looks`. `record` gets the event of each step; `known` has, for each row,
-    the answers that were looked at before."""
+    the answers that were looked at before; `over` says which texts are."""
     moments: list[tuple[Tensor, Resampled | None]] = []
     logprobs, mask = reading.logprobs, denoiser.vocab.mask
     written = None if logprobs is None else traces.Written(len(state.tokens), mask)
-    for moment in walk(denoiser, state, sampler, search, rules, keeps_hidden=logprobs is not None):
+    for moment in walk(denoiser, state, sampler, search, rules, keeps_hidden=logprobs is not None, over=over):
         event = traces.step_event(moment, denoiser.head, logprobs) if record or written else {}
         if written:
             written.apply(event)

@@ -61,6 +61,7 @@ class ActiveRequest:
             request.logprobs,
             self.client,
             request.form,
+            request.stop if request.prompted else (),
         )
         return queued
 

@@ -64,6 +64,7 @@ class QueuedChoice:
     logprobs: int | None = None
     client: str = ""  # the address that asks
     form: Form | None = None  # what the text must be
+    stop: tuple[str, ...] = ()  # what ends the text after a prompt
     queued_at: float = field(default_factory=time.monotonic)
     closed: bool = False  # answered or cancelled
     seen: int = 0  # events of the current decode
@@ -72,7 +73,7 @@ class QueuedChoice:
     @property
     def kind(self) -> tuple[object, ...]:
         """Choices of one kind are decoded together."""
-        return self.model, self.prompted, self.recipe, self.logprobs is None, self.form
+        return self.model, self.prompted, self.recipe, self.logprobs is None, self.form, self.stop
 
     @cached_property
     def cells(self) -> int:
@@ -320,6 +321,7 @@ class Batcher:
             ids if first.prompted else None,
             canvases=None if first.prompted else ids,
             recipe=first.recipe,
+            stop=first.stop,
             seeds=[choice.seed for choice in batch],
             form=first.form,
             on_event=self._on_event(batch),

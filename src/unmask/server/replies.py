@@ -28,7 +28,7 @@ class ParticleReply(BaseModel):
     """One path of a search."""
 
     text: str
-    finish: Finish = Field(description="what ended the text; stop sequences cut only the choice")
+    finish: Finish = Field(description="what ended the text: an end token, a stop sequence, or neither in its length")
     path_entropy: float | None = Field(description="bits")
     surprise: float | None = Field(description="nats per position; the search auto chooses by it")
     look: float | None = Field(None, description="nats per position, at a second look; null where there was none")

@@ -9,11 +9,9 @@ from typing import Any
 
 from unmask.core.denoiser import Denoiser, Tokenizer
 from unmask.core.state import Vocab
-from unmask.decoding.ends import cut, shown
+from unmask.decoding.ends import HALF, final, shown
 from unmask.decoding.trace import Canvases, Logprob
 from unmask.server.request import Choice
-
-HALF = "\ufffd"  # written by a tokenizer for a part of a character
 
 
 def sse(data: Any, event: str | None = None) -> bytes:
@@ -64,15 +62,6 @@ class Spelling:
         return self.text[self.start(place) : self.ends[place]]
 
 
-def sendable(text: str, stops: Sequence[str]) -> int:
-    """How much of an unfinished text can be sent: the possible beginning of a stop sequence is held back."""
-    held = max(
-        (size for stop in stops for size in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:size])),
-        default=0,
-    )
-    return min(cut(text, stops), len(text) - held)
-
-
 def visible(tokens: Sequence[int], choice: Choice, vocab: Vocab) -> list[int]:
     """The columns of an answer."""
     return [at for at in shown(tokens, choice.canvas, vocab) if choice.end is None or at < choice.end]
@@ -107,7 +96,7 @@ class SentText:
         end = next((at for at in range(self.choice.canvas.given, len(row)) if row[at] == self.vocab.mask), len(row))
         self.columns = visible(row[:end], self.choice, self.vocab)
         self.spelling.add(row[at] for at in self.columns[len(self.spelling.ids) :])
-        end = sendable(self.spelling.text, self.stops)
+        end = final(self.spelling.text, self.stops)
         return self._send(end, self.spelling.whole(end))
 
     def rest(self, spelling: Spelling, end: int) -> tuple[str, range]:

@@ -8,6 +8,7 @@ small operations of a step are compiled where the network is, and recordings ser
 Where a model keeps keys and values, these stay in fixed tensors too, and how much a step computes depends on whether a
 row has entered a block. There are recordings for each case, and between two steps the host reads which one is next.
 The same is done while equal canvases make half of the rows or more needless: particles in a sure order are often equal.
+Where texts can be over before their canvas is full, the host waits every few steps, between two of them, to read them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,20 @@ from unmask.core.gpu import head as fused
 from unmask.core.resampling import Resampled
 from unmask.core.sampler import planned_end, steady
 from unmask.core.state import State, change, put, take, tensors
-from unmask.core.step import Carry, Faults, Known, Moment, Setup, advance, distinct, finish, first_block, first_carry
+from unmask.core.step import (
+    ASKED,
+    Carry,
+    Faults,
+    Known,
+    Moment,
+    Over,
+    Setup,
+    advance,
+    distinct,
+    finish,
+    first_block,
+    first_carry,
+)
 from unmask.errors import UnmaskError
 
 MANY = 1 << 14  # positions from which a step's small operations are little beside its network: not worth compiling
@@ -146,9 +160,10 @@ class Signals:
 # --- the walk --------------------------------------------------------------------------------------------------------
 
 
-def walk(setup: Setup, state: State) -> Iterator[Moment]:
+def walk(setup: Setup, state: State, over: Over | None = None) -> Iterator[Moment]:
     """Decode without waiting for the device; the contract of `core.walk.walk` holds."""
-    carry, whole = advance(setup, first_carry(setup, state))  # waits: of a prompt's equal particles one is computed
+    first = first_carry(setup, state, over is not None)
+    carry, whole = advance(setup, first)  # waits: of a prompt's equal particles one is computed
     yield whole
     setup = replace(setup, skips_rows=False)
     keeps = traits(setup.denoiser).fixed
@@ -160,6 +175,8 @@ def walk(setup: Setup, state: State) -> Iterator[Moment]:
             moment = part.play()
             if moment is None or not part.alive:  # it was over before this step
                 break
+            if over is not None and part.step % ASKED == 0:
+                part.end(over)
             yield spread(moment, whole, part.rows)
             if part.planned_end:
                 break
@@ -189,7 +206,8 @@ class _Part:
         self.recordings: dict[tuple[Any, ...], Recorded] = {}
         shape = tuple(state.tokens.shape), state.particles, state.padded, state.vocab, state.tokens.device
         kept = None if cache is None else cache.kind
-        self.kind = (threading.get_ident(), setup.sampler, setup.search, setup.rules, shape, kept)
+        ends = carry.over is not None
+        self.kind = (threading.get_ident(), setup.sampler, setup.search, setup.rules, shape, kept, ends)
         self.signal = self.loop.signal.tolist()
         self.alive = self._alive(self.signal)  # prompts that take the step which was played last
         take_over(self)
@@ -264,6 +282,14 @@ class _Part:
         moment = self.recordings[key].play(self.step)
         self.signals.send(self.step)
         return moment
+
+    def end(self, over: Over) -> None:
+        """Texts that are over take no further step; the host waits to read them."""
+        self.settle()
+        found = over(self.loop.carry.state)
+        if bool(found.any()):
+            copy(looped(self.loop.carry.without(found), self.loop.cache), self.loop)
+            self.signals.send(self.step - 1)
 
     def settle(self) -> None:
         """Wait for the last step, which may have found a fault."""

@@ -131,6 +131,7 @@ class Unmask(LM):
             self.model,
             [job.ids for job in batch],
             recipe=ask.recipe,
+            stop=ask.until,
             seeds=[job.origin.key(seed) for job in batch],
             answer=ask.cut if votes else None,
         )

@@ -198,8 +198,11 @@ class FixedRows(Fixed):
         return torch.minimum(first_masked(state), state.open.clamp(min=1) - 1) // self.cache.block
 
     def _fresh(self, state: State, block: Tensor) -> Tensor:  # [B] bool
+        """Rows that need a full pass; one that is filled needs none, and would take the pass of another row."""
         fresh = self.block != block
-        return fresh | (self._looks(state) & (self.age + 1 >= self.cache.every)) if self.cache.every else fresh
+        if self.cache.every:
+            fresh = fresh | (self._looks(state) & (self.age + 1 >= self.cache.every))
+        return fresh & state.masked.any(1)
 
     def _looks(self, state: State) -> Tensor:  # [B] bool
         """Rows that another driver would look at: their canvas has changed."""
