@@ -143,7 +143,7 @@ def test_resumed_texts_are_sampled_in_the_same_batches(tmp_path, monkeypatch) ->
         cut.append(list(seeds))
         return decode_batch(*given, seeds=seeds, **more)
 
-    monkeypatch.setattr("unmask.evaluate.paper.cells.decode_batch", watched)
+    monkeypatch.setattr("unmask.evaluate.paper.texts.decode_batch", watched)
     path = tmp_path / "rows" / run(job)[0]["rows"]
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:4], *lines[6:8]]))  # rows 3, 4 and those from 7 on are lost

@@ -104,7 +104,7 @@ def _run(
     check(task, args.insist)
     if crew is not None:
         began = time.monotonic()
-        with crew, show.fleet(crew, kept, show.many(len(questions), "question")):
+        with crew, show.fleet(crew, kept.kept, len(questions), show.many(len(questions), "question")):
             resume(task, crew, questions, recipe, kept, batch=args.batch, insist=args.insist)
         kept.header |= {"wall_seconds": time.monotonic() - began}
         models.tell_lost(crew)
@@ -329,7 +329,7 @@ def add_eval(parser: ArgumentParser) -> None:
     flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
     models.add_shard(parser)
-    models.add_fleet(parser)
+    models.add_fleet(parser, skips=True)
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
     parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
     about = "decode answers in the form of right ones only: countdown and problems"
