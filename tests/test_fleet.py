@@ -6,9 +6,11 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,9 +24,14 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from fabricated_source import write  # noqa: E402
 from unmask import Recipe, load  # noqa: E402
 from unmask.cli import main, show  # noqa: E402
+from unmask.decoding.likelihood import Piece, Question  # noqa: E402
 from unmask.errors import InputError, ModelError, UnmaskError  # noqa: E402
 from unmask.evaluate import rows  # noqa: E402
+from unmask.evaluate.crew import Here, Work  # noqa: E402
+from unmask.evaluate.crew import run as run_works  # noqa: E402
 from unmask.evaluate.fleet import Fleet, Loading  # noqa: E402
+from unmask.evaluate.lm_eval.arguments import TextRequest  # noqa: E402
+from unmask.evaluate.lm_eval.jobs import About, Answer, Bounds, Greedy, Prompt, Scored, Texts  # noqa: E402
 from unmask.evaluate.paper import EXPERIMENTS  # noqa: E402
 from unmask.evaluate.paper.plan import read  # noqa: E402
 from unmask.evaluate.run import asked, resume, run  # noqa: E402
@@ -58,12 +65,17 @@ COMMANDS = multiprocessing.get_context("forkserver")  # commands begin with torc
 COMMANDS.set_forkserver_preload(["unmask.cli.evaluate", "unmask.evaluate.fleet.fleet"])
 
 
+def free_port() -> int:
+    with socket.create_server(("", 0)) as one:
+        return one.getsockname()[1]
+
+
 @pytest.fixture(scope="module")
 def machines():
     """Two, as far as Ray knows; the last test loses the second one."""
     torch.set_num_threads(1)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Cluster(initialize_head=True, head_node_args=MACHINE)
+    made = Cluster(initialize_head=True, head_node_args=MACHINE | {"metrics_export_port": free_port()})
     made.add_node(**MACHINE)
     yield made
     made.shutdown()
@@ -170,16 +182,15 @@ def killing():
     """Kill a worker of each model of a command once it has made rows; what was killed, and all that was seen."""
     killed, seen = {}, []
 
-    def follow(crew, *more):
+    def follow(fleet, *more):
         def on_progress(found):
             seen.append(found)
-            name = crew.loading.name
-            begun = killed.setdefault(name, [found.rows])
+            begun = killed.setdefault(fleet.loading.name, [found.rows])
             if found.rows > begun[0] and len(begun) == 1:
-                begun.append(next(one.place.pid for one in crew.members.values() if one.loaded))
+                begun.append(next(one.place.pid for one in fleet.members.values() if one.loaded))
                 os.kill(begun[1], signal.SIGKILL)
 
-        crew.on_progress = on_progress
+        fleet.on_progress = on_progress
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(show, "follow", follow)
@@ -282,6 +293,30 @@ def test_a_cluster_that_is_not_there(slow, monkeypatch):
         made(Fleet("auto", "random", 1, gpus=0), slow)
 
 
+def test_metrics(machines, slow):
+    """What Prometheus reads of a run: workers, rows and their rate, lost workers and parts that were begun again."""
+    pytest.importorskip("aiohttp_cors", reason="metrics leave a machine by ray[default]")
+    fleet, seen = Fleet(machines.address, "random", 2, gpus=0), []
+    where = f"http://{machines.head_node.node_ip_address}:{machines.head_node.metrics_export_port}"
+    fleet.on_progress = seen.append
+    once(2, lambda pid: os.kill(pid, signal.SIGKILL))
+    found: dict[str, float] = {}
+    with fleet, rows.opened("r.jsonl", {"task": "slow", "n": 24}) as file:
+        resume(slow, fleet, asked(slow).fit, RECIPE, file, batch=2)
+        deadline = time.monotonic() + 30
+        while len(found) < 5 or found["ray_unmask_rows_total"] < 24:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.5)
+            with urllib.request.urlopen(where, timeout=10) as reply:
+                text = reply.read().decode()
+            some = [line for line in text.splitlines() if f'run="{fleet.run}"' in line]
+            found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in some}
+    last = {"rows_total": 24, "workers": seen[-1].ready, "workers_lost_total": 1, "parts_again_total": seen[-1].again}
+    last["rows_per_second"] = seen[-1].rate
+    assert found == pytest.approx({f"ray_unmask_{name}": value for name, value in last.items()})
+    assert seen[-1].again >= 1 and seen[-1].rate > 0
+
+
 # --- other commands --------------------------------------------------------------------------------------------------
 
 SMALL = """
@@ -359,6 +394,29 @@ def test_judge(cluster, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == here and [len(pids) for pids in killed.values()] == [2]
     one, two = (list(map(json.loads, Path(path).read_text().splitlines())) for path in ("one.jsonl", "ray.jsonl"))
     assert sorted(two, key=lambda row: row["seed"]) == one and len(one) == 100
+
+
+def test_requests_of_lm_eval(cluster):
+    """Texts, likelihoods and whether answers are greedy, as jobs in one line; the harness itself is in test_lmeval."""
+    texts = [Prompt(number, [1 + number % 20] * (1 + number), 0, 7 * number) for number in range(14)]
+    pieces = [Piece([3] * (number % 4), [1 + number, 2, 5][: 1 + number % 3]) for number in range(14)]
+    jobs = {
+        Texts(2, TextRequest(Recipe(length=4, sampler="uniform", temperature=1.0), ("e",))): texts,
+        Bounds(3, 6, 4, 0.5): [Scored(number, Question([piece], number)) for number, piece in enumerate(pieces)],
+        Greedy(2): [Answer(number, piece) for number, piece in enumerate(pieces)],
+    }
+
+    def done(crew) -> list[list[rows.Line]]:
+        found = [[] for _ in jobs]
+        (about,) = crew.prepare([(About(), ())])
+        run_works(crew, [Work(job, jobs[job], some.extend) for job, some in zip(jobs, found, strict=True)])
+        return [[vars(about) | {"tokenizer": None}], *(sorted(some, key=lambda row: row["number"]) for some in found)]
+
+    with killing() as (killed, _), Fleet(cluster, "random", 2, gpus=0) as fleet:
+        show.follow(fleet)
+        there = done(fleet)
+    assert there == done(Here(load("random"))) and [len(some) for some in there] == [1, 14, 14, 14]
+    assert len(killed["random"]) == 2
 
 
 def test_a_machine_that_is_lost(machines, slow, alone):

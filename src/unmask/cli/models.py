@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -110,19 +109,11 @@ def fleet(args: Namespace, model: Source | str) -> Fleet | None:
     check_fleet(args)
     if args.ray is None:
         return None
-    from unmask.evaluate.fleet import Fleet
+    from unmask.evaluate.fleet import Fleet, to_workers
 
     gpus, cpus = 1.0 if args.gpus is None else args.gpus, 1 if args.cpus is None else args.cpus
     source = loading(args, model) if isinstance(model, str) else model
-    return Fleet(args.ray, source, _workers(args.workers), gpus, cpus, skip_lost=getattr(args, "skip_lost", False))
-
-
-def _workers(text: str | None) -> int | tuple[int, int] | None:
-    """`4` or `4-32`."""
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text or "1")
-    if found is None:
-        raise InputError(f"workers is {text!r}", "give a number, or a range like 4-32")
-    return None if text is None else int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+    return Fleet(args.ray, source, to_workers(args.workers), gpus, cpus, skip_lost=getattr(args, "skip_lost", False))
 
 
 def tell_lost(crew: Fleet) -> None:

@@ -339,11 +339,9 @@ def follow(crew: Fleet, bar: Progress, task: TaskID, now: Callable[[], tuple[int
     tell = paced()
 
     def on_progress(found: FleetProgress) -> None:
-        again = f", {many(found.again, 'part')} again" if found.again else ""
-        line = f"{found.ready} of {many(found.asked, 'worker')}, {found.rate:.2f} rows/s{again}"
         done, what = now()
-        bar.update(task, completed=done, description=line)
-        tell(f"{done} of {what}: {line}")
+        bar.update(task, completed=done, description=str(found))
+        tell(f"{done} of {what}: {found}")
 
     crew.on_progress = on_progress
 

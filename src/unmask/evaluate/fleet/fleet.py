@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 import uuid
 from collections import Counter
@@ -17,6 +18,7 @@ from unmask._version import __version__
 from unmask.errors import InputError, ModelError, UnmaskError, first_line
 from unmask.evaluate.crew import Job
 from unmask.evaluate.fleet import cluster
+from unmask.evaluate.fleet.metrics import Progress, metered
 from unmask.evaluate.fleet.queue import Queue
 from unmask.evaluate.fleet.workers import Place, Report, Worker, end
 from unmask.evaluate.loading import Loading, Source
@@ -28,15 +30,12 @@ TICK = 0.5  # seconds between two looks at the clock
 REFILL = 4  # batches in a part of a search that stops early
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a fleet stands."""
-
-    ready: int  # workers
-    asked: int
-    again: int  # parts that were begun again
-    rows: int  # that were made
-    rate: float  # of them a second, since the first part was handed out
+def to_workers(text: str | None) -> int | tuple[int, int] | None:
+    """`4` or `4-32`; None: as many as there is room for."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text or "1")
+    if found is None:
+        raise InputError(f"workers is {text!r}", "give a number, or a range like 4-32")
+    return None if text is None else int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
 
 
 @dataclass
@@ -100,7 +99,8 @@ class Fleet:
             )
         self.ray: Any = None
         self.weights: dict[Source, str | None] = {}
-        self.rows, self.working = 0, 0.0  # how many were made, and since when
+        self.rows, self.lost, self.again, self.working = 0, 0, 0, 0.0  # all so far, and since when
+        self.record: Callable[[Progress], None] = lambda progress: None
         self.members: dict[str, Member] = {}
         self.refs: dict[Any, Call] = {}
         self.failures: Counter[int] = Counter()
@@ -176,9 +176,9 @@ class Fleet:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for member in list(self.members.values()):
-            self._kill(member)
-        if self.ray is not None:
+        if self.ray is not None and self.ray.is_initialized():  # else the user has ended it
+            for member in list(self.members.values()):
+                self._kill(member)
             self.ray.shutdown()  # ends a local cluster; another one stays
         self.ray = None
 
@@ -190,6 +190,7 @@ class Fleet:
         if self.ray is not None:
             return
         self.ray = cluster.connected(self.address, self.most, self.gpus, self.cpus)
+        self.record = metered(self.run)
         self.here = str(self.ray.get_runtime_context().get_node_id())
         if self.most is None:
             self.most = max(1, cluster.room(self.ray, self.gpus, self.cpus))
@@ -219,7 +220,10 @@ class Fleet:
                 raise InputError(f"no worker was ready after {self.wait:.0f} s", self._lacks())
             asked = min(self.most or 1, queue.left + len(ready))
             rate = self.rows / (time.monotonic() - self.working + 1e-9) if self.working else 0.0
-            self.on_progress(Progress(len(ready), asked, queue.again, self.rows, rate))
+            now = Progress(len(ready), asked, self.lost, self.again + queue.again, self.rows, rate)
+            self.record(now)
+            self.on_progress(now)
+        self.again += queue.again
 
     def _lacks(self) -> str:
         each = f"{self.gpus:g} GPUs and {self.cpus} CPUs" if self.gpus else f"{self.cpus} CPUs"
@@ -302,6 +306,7 @@ class Fleet:
     def _lose(self, member: Member, queue: Queue, error: BaseException | None) -> None:
         """Give the parts of a worker back; a new one takes its slot."""
         self._kill(member)
+        self.lost += 1
         hopeless = queue.gone(member.name)
         if hopeless is not None and not self.skip_lost:
             what = f"{queue.tries} workers were lost while they did questions {hopeless.named()}"
