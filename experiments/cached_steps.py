@@ -5,8 +5,8 @@
 E-SMC at temperature 1 after a prompt of 256 random tokens, random weights in bf16. LLaDA's size: 96 positions in blocks
 of 32 with the dual cache (only the block is computed, a full pass where it begins). SDAR's size: 64 positions in blocks
 of 4, exact. Then LLaDA's size without a cache, 256 + 256 positions. A step's time ends when the device has finished it.
-The floor is a network of LLaDA's shapes in plain torch, each layer compiled, in a CUDA graph: a block of 32 columns that
-sees 512 in buffers that nothing copies, with the head on all 32; and all 512 columns, without the head.
+The floor is a network of LLaDA's shapes in plain torch, each layer compiled, in a CUDA graph: a block of 32 columns
+that sees 512 in buffers that nothing copies, with the head on all 32; and all 512 columns, without the head.
 """
 
 from __future__ import annotations

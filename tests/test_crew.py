@@ -12,7 +12,7 @@ from unmask import Recipe, load
 from unmask.errors import InputError
 from unmask.evaluate import crew
 from unmask.evaluate.bulk import Generating, Prompt
-from unmask.evaluate.crew import Crew, Here
+from unmask.evaluate.crew import Crew, Here, Work
 from unmask.evaluate.fleet.queue import Queue
 from unmask.evaluate.parts import Shard, cut, lacking, to_shard
 from unmask.evaluate.rows import timeless
@@ -51,15 +51,20 @@ class Strangers:
     def settings(self):
         return Here(self.model).settings
 
-    def prepare(self, job, items):
-        return pickle.loads(pickle.dumps(job)).prepared(self.model, pickle.loads(pickle.dumps(items)))
+    @property
+    def origin(self):
+        return {}
 
-    def work(self, job, parts, store):
+    def prepare(self, jobs):
+        sent = [pickle.loads(pickle.dumps(pair)) for pair in jobs]
+        return [job.prepared(self.model, items) for job, items in sent]
+
+    def work(self, jobs, parts, store):
         for part in parts[::-1] * 2:
-            sent = pickle.loads(pickle.dumps(job))
+            sent = pickle.loads(pickle.dumps(jobs[part.job]))
             made = []
             sent.do(self.model, pickle.loads(pickle.dumps(part.items)), made.extend)
-            store(made)
+            store(part, made)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +120,7 @@ def test_prompts_are_a_job_too(how):
     found = []
     for one in (Here(model), Strangers(model)):
         rows = []
-        crew.run(one, job, items, rows.extend)
+        crew.run(one, [Work(job, items, rows.extend)])
         found.append([timeless(row) for row in sorted(rows, key=lambda row: row["number"])])
     assert found[0] == near(found[1]) and [row["prompt"] for row in found[0]] == [one.text for one in items]
     assert found[0] == found[1] or job.refills  # there the company of a prompt, and so its rounding, is another
@@ -124,14 +129,32 @@ def test_prompts_are_a_job_too(how):
 def test_the_longest_of_all_prompts_says_the_length_and_not_that_of_a_part():
     model, rows = load("table"), []
     items = [Prompt(0, "s"), Prompt(1, "an"), Prompt(2, "nea")]
-    crew.run(Strangers(model), Generating(Recipe(), 1, whole=False), items, rows.extend)
+    crew.run(Strangers(model), [Work(Generating(Recipe(), 1, whole=False), items, rows.extend)])
     assert len(rows) == 3 and len({len(row["tokens"]) - len(row["prompt"]) for row in rows}) == 1
 
 
 def test_a_row_that_comes_twice_is_stored_once():
     model, rows = load("table"), []
-    crew.run(Strangers(model), Generating(Recipe(length=2), 2), [Prompt(0, "s"), Prompt(1, "t")], rows.extend)
+    crew.run(Strangers(model), [Work(Generating(Recipe(length=2), 2), [Prompt(0, "s"), Prompt(1, "t")], rows.extend)])
     assert [row["number"] for row in rows] == [0, 1]
+
+
+def test_jobs_stand_in_one_line_and_each_has_its_own_rows():
+    """Equal numbers of different jobs are different items; a job that lacks nothing has ended at once."""
+    model, ends = load("table"), []
+    items = [Prompt(number, text) for number, text in enumerate("stna")]
+    jobs = [Generating(Recipe(length=length), size) for length, size in ((1, 2), (2, 3), (3, 1))]
+    found = []
+    for one in (Here(model), Strangers(model)):
+        rows = [[], [], []]
+        works = [Work(job, items, rows[n].extend, on_end=lambda n=n: ends.append(n)) for n, job in enumerate(jobs)]
+        works[1] = replace(works[1], done=range(4))
+        crew.run(one, works)
+        found.append([[timeless(row) for row in sorted(some, key=lambda row: row["number"])] for some in rows])
+    one, two = found
+    assert one == two and [len(some) for some in one] == [4, 0, 4]
+    assert {len(row["tokens"]) - len(row["prompt"]) for row in one[2]} == {3}
+    assert ends == [1, 0, 2, 1, 2, 0]
 
 
 def test_tasks_are_sent_by_name_or_file(tmp_path, grids):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import signal
-import subprocess
+import socket
 import sys
 import threading
 import time
+import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,11 +21,19 @@ ray = pytest.importorskip("ray")
 
 from ray.cluster_utils import Cluster  # noqa: E402
 
+from fabricated_source import write  # noqa: E402
 from unmask import Recipe, load  # noqa: E402
-from unmask.cli import main  # noqa: E402
+from unmask.cli import main, show  # noqa: E402
+from unmask.decoding.likelihood import Piece, Question  # noqa: E402
 from unmask.errors import InputError, ModelError, UnmaskError  # noqa: E402
 from unmask.evaluate import rows  # noqa: E402
+from unmask.evaluate.crew import Here, Work  # noqa: E402
+from unmask.evaluate.crew import run as run_works  # noqa: E402
 from unmask.evaluate.fleet import Fleet, Loading  # noqa: E402
+from unmask.evaluate.lm_eval.arguments import TextRequest  # noqa: E402
+from unmask.evaluate.lm_eval.jobs import About, Answer, Bounds, Greedy, Prompt, Scored, Texts  # noqa: E402
+from unmask.evaluate.paper import EXPERIMENTS  # noqa: E402
+from unmask.evaluate.paper.plan import read  # noqa: E402
 from unmask.evaluate.run import asked, resume, run  # noqa: E402
 from unmask.tasks.own import read_task  # noqa: E402
 
@@ -42,21 +54,36 @@ def slow(text, answer):
             os.kill(os.getpid(), 9)
         if (HERE / f"wrong{answer}").exists():
             return 3
-        time.sleep(0.15)
+        time.sleep(0.08)
     return len(text) % 2 == 0
 """
 RECIPE = Recipe(sampler="uniform", temperature=1.0, length=8)
 FLAGS = "--model random --sampler uniform --temperature 1 --batch 2 --gpus 0 --workers 2".split()
 SHORT = {"patience": 2.0}
+MACHINE = {"num_cpus": 2, "object_store_memory": 80 << 20}
+COMMANDS = multiprocessing.get_context("forkserver")  # commands begin with torch imported
+COMMANDS.set_forkserver_preload(["unmask.cli.evaluate", "unmask.evaluate.fleet.fleet"])
+
+
+def free_port() -> int:
+    with socket.create_server(("", 0)) as one:
+        return one.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def machines():
+    """Two, as far as Ray knows; the last test loses the second one."""
     torch.set_num_threads(1)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 80 << 20})
-    yield made.address
+    made = Cluster(initialize_head=True, head_node_args=MACHINE | {"metrics_export_port": free_port()})
+    made.add_node(**MACHINE)
+    yield made
     made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(machines):
+    return machines.address
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +117,6 @@ def kept(path: str = "r.jsonl") -> list[rows.Line]:
 
 def made(fleet: Fleet, task) -> list[rows.Line]:
     with fleet, rows.opened("r.jsonl", {"task": "slow", "n": 24}) as file:
-        fleet.on_workers = lambda kinds: file.note({"workers": kinds})
         resume(task, fleet, asked(task).fit, RECIPE, file, batch=2)
     return kept()
 
@@ -114,20 +140,61 @@ def once(count: int, act) -> threading.Thread:
     return thread
 
 
-def command(*more: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-m", "unmask", "eval", "slow.py", *FLAGS, *more]
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+class Command:
+    """`unmask eval` in a process of its own."""
+
+    def __init__(self, path: str, *more: str) -> None:
+        self.path = path
+        self.process = COMMANDS.Process(target=_command, args=([*FLAGS, "--rows", path, *more], os.getcwd(), path))
+        self.process.start()
+
+    def until(self, count: int) -> Command:
+        """Wait for this many rows."""
+        while lines(self.path) < count:
+            assert self.process.exitcode is None, self.ended()
+            time.sleep(0.02)
+        return self
+
+    def ended(self, number: int | None = None) -> tuple[int, str, str]:
+        """Its exit status and what it wrote, perhaps after a signal."""
+        if number is not None:
+            os.kill(self.process.pid, number)
+        self.process.join()
+        return self.process.exitcode, *(Path(f"{self.path}.{name}").read_text() for name in ("out", "err"))
+
+
+def _command(words: list[str], folder: str, path: str) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(folder)
+    for name, number in (("out", 1), ("err", 2)):
+        os.dup2(os.open(f"{path}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    status = main(["eval", "slow.py", *words])
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def lines(path: str) -> int:
     return Path(path).read_bytes().count(b'"number": ') if Path(path).exists() else 0
 
 
-def until(path: str, count: int, process: subprocess.Popen[str]) -> None:
-    while lines(path) < count:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+@contextmanager
+def killing():
+    """Kill a worker of each model of a command once it has made rows; what was killed, and all that was seen."""
+    killed, seen = {}, []
+
+    def follow(fleet, *more):
+        def on_progress(found):
+            seen.append(found)
+            begun = killed.setdefault(fleet.loading.name, [found.rows])
+            if found.rows > begun[0] and len(begun) == 1:
+                begun.append(next(one.place.pid for one in fleet.members.values() if one.loaded))
+                os.kill(begun[1], signal.SIGKILL)
+
+        fleet.on_progress = on_progress
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(show, "follow", follow)
+        yield killed, seen
 
 
 def test_rows_are_those_of_one_process_after_a_worker_is_killed(cluster, slow, alone):
@@ -141,20 +208,26 @@ def test_rows_are_those_of_one_process_after_a_worker_is_killed(cluster, slow, a
     assert sum(rows.read("r.jsonl").header["workers"].values()) >= 2
 
 
-def test_a_driver_that_is_killed_twice(cluster, slow, alone):
-    """Nothing is lost or doubled, and the same command goes on."""
-    before = 0
+def test_two_fleets_at_once_ctrl_c_and_a_driver_that_is_killed_twice(cluster, slow, alone):
+    """One is stopped: its rows are kept, its workers end, the other fleet and the cluster stay.
+
+    Then it is killed, twice: nothing is lost or doubled, and the same command goes on.
+    """
+    one, two = (Command(path, "--ray", cluster) for path in ("a.jsonl", "b.jsonl"))
+    status, _, err = one.until(4).ended(signal.SIGINT)
+    assert status == 130, err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("unmask: stopped: ") and last.endswith("the same command resumes it")
+    before = len(kept("a.jsonl"))
+    assert 4 <= before < 24 and all(row in alone(slow) for row in kept("a.jsonl"))
+    status, out, err = two.ended()
+    assert status == 0 and "solved" in out and kept("b.jsonl") == alone(slow), err
     for _ in range(2):
-        with command("--rows", "r.jsonl", "--ray", cluster) as process:
-            until("r.jsonl", before + 4, process)
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-        assert before + 4 <= len(kept()) < 24
-        before = len(kept())
-    with command("--rows", "r.jsonl", "--ray", cluster) as process:
-        out, err = process.communicate()
-    assert process.returncode == 0, err
-    assert kept() == alone(slow) and "solved" in out
+        status, _, err = Command("a.jsonl", "--ray", cluster).until(before + 4).ended(signal.SIGKILL)
+        assert status == -signal.SIGKILL and before + 4 <= len(kept("a.jsonl")) < 24, err
+        before = len(kept("a.jsonl"))
+    status, out, err = Command("a.jsonl", "--ray", cluster).ended()
+    assert status == 0 and "solved" in out and kept("a.jsonl") == alone(slow), err
 
 
 def test_a_frozen_worker_is_helped_and_ended(cluster, slow, alone):
@@ -179,7 +252,7 @@ def test_a_part_that_always_dies(cluster, slow, alone):
         made(Fleet(cluster, "random", 2, gpus=0), slow)
     tried = [line.split()[1] for line in Path("pids").read_text().splitlines()].count("21")
     assert tried == 3 and kept() and all(row in alone(slow) for row in kept())
-    fleet = Fleet(cluster, "random", 2, gpus=0, skip_lost=True)
+    fleet = Fleet(cluster, "random", 1, gpus=0, skip_lost=True, tries=1)
     assert made(fleet, slow) == [row for row in alone(slow) if row["number"] not in (20, 21)]
     assert [part.numbers for part in fleet.given_up] == [[20, 21]]
     Path("poison21").unlink()
@@ -220,37 +293,143 @@ def test_a_cluster_that_is_not_there(slow, monkeypatch):
         made(Fleet("auto", "random", 1, gpus=0), slow)
 
 
-def test_a_machine_that_is_lost(slow, alone):
+def test_metrics(machines, slow):
+    """What Prometheus reads of a run: workers, rows and their rate, lost workers and parts that were begun again."""
+    pytest.importorskip("aiohttp_cors", reason="metrics leave a machine by ray[default]")
+    fleet, seen = Fleet(machines.address, "random", 2, gpus=0), []
+    where = f"http://{machines.head_node.node_ip_address}:{machines.head_node.metrics_export_port}"
+    fleet.on_progress = seen.append
+    once(2, lambda pid: os.kill(pid, signal.SIGKILL))
+    found: dict[str, float] = {}
+    with fleet, rows.opened("r.jsonl", {"task": "slow", "n": 24}) as file:
+        resume(slow, fleet, asked(slow).fit, RECIPE, file, batch=2)
+        deadline = time.monotonic() + 30
+        while len(found) < 5 or found["ray_unmask_rows_total"] < 24:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.5)
+            with urllib.request.urlopen(where, timeout=10) as reply:
+                text = reply.read().decode()
+            some = [line for line in text.splitlines() if f'run="{fleet.run}"' in line]
+            found = {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in some}
+    last = {"rows_total": 24, "workers": seen[-1].ready, "workers_lost_total": 1, "parts_again_total": seen[-1].again}
+    last["rows_per_second"] = seen[-1].rate
+    assert found == pytest.approx({f"ray_unmask_{name}": value for name, value in last.items()})
+    assert seen[-1].again >= 1 and seen[-1].rate > 0
+
+
+# --- other commands --------------------------------------------------------------------------------------------------
+
+SMALL = """
+title = "Small"
+where = "nowhere"
+kind = "cells"
+claim = "Nothing."
+
+[all]
+sampler = "uniform"
+temperature = 1.0
+steps = 2
+particles = 2
+
+[[axis]]
+name = "search"
+values = [{ label = "alone", search = "vanilla" }, { label = "E-BoN", search = "best-of-n" }]
+
+[places.problems]
+model = "text"
+task = "problems"
+n = 20
+made = { form = "plain", seed = 1 }
+all = { length = 16 }
+
+[places.text]
+model = "text"
+n = 20
+all = { length = 8, ban = "eos" }
+"""
+ON_CPUS = ["--gpus", "0", "--workers", "2"]
+
+
+def of_paper(folder: str) -> dict[str, list[rows.Line]]:
+    """Every file of rows by its name; judged rows have no header."""
+    made = {}
+    for path in sorted(Path(folder, "rows").iterdir()):
+        judged = ".judged" in path.name
+        some = [json.loads(line) for line in path.read_text().splitlines()] if judged else kept(str(path))
+        made[path.name] = sorted(some, key=lambda row: row["number"])
+    return made
+
+
+def test_paper(cluster, tmp_path, monkeypatch, capsys):
+    """A worker of the model and one of the judge are killed; both places are done by the same workers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(EXPERIMENTS, "small", read("small", SMALL))
+    given = ["paper", "small", "--judge", write(Path("llama2.data")), "--no-pictures", "--json"]
+    assert main([*given, "--out", "one"]) == 0
+    here = capsys.readouterr()
+    with killing() as (killed, seen):
+        assert main([*given, "--out", "ray", "--ray", cluster, *ON_CPUS]) == 0
+    there = capsys.readouterr()
+    assert of_paper("ray") == of_paper("one") and len(of_paper("one")) == 2 + 2 + 2
+    assert [len(some) for some in of_paper("one").values()] == [20] * 6
+    assert {name: len(pids) for name, pids in killed.items()} == {"text": 2, "llama2.data": 2}
+    assert max(found.again for found in seen) >= 1 and "decoded cell 2 of 2, E-BoN" in there.err
+    one, two = (json.loads(some.out.splitlines()[1])["cells"] for some in (here, there))
+    assert [cell["ln_ppl"] for cell in one] == [cell["ln_ppl"] for cell in two]
+    workers = [sum(rows.read(path).header["workers"].values()) for path in Path("ray/rows").glob("*.rows.jsonl")]
+    assert max(workers) == 3  # two, and one for the one that was killed
+    assert main([*given, "--out", "ray", "--ray", "127.0.0.1:1"]) == 2  # judged rows are compared with a judge's
+    assert "cannot reach a Ray cluster" in capsys.readouterr().err
+
+
+def test_judge(cluster, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    texts = [{"text": "the cat " * (number % 7) + "a cat", "seed": number} for number in range(100)]
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    given = ["judge", "t.jsonl", "--judge", write(Path("llama2.data")), "--convention", "both", "--json"]
+    assert main([*given, "--rows", "one.jsonl"]) == 0
+    here = capsys.readouterr().out
+    with killing() as (killed, _):
+        assert main([*given, "--rows", "ray.jsonl", "--ray", cluster, *ON_CPUS]) == 0
+    assert capsys.readouterr().out == here and [len(pids) for pids in killed.values()] == [2]
+    one, two = (list(map(json.loads, Path(path).read_text().splitlines())) for path in ("one.jsonl", "ray.jsonl"))
+    assert sorted(two, key=lambda row: row["seed"]) == one and len(one) == 100
+
+
+def test_requests_of_lm_eval(cluster):
+    """Texts, likelihoods and whether answers are greedy, as jobs in one line; the harness itself is in test_lmeval."""
+    texts = [Prompt(number, [1 + number % 20] * (1 + number), 0, 7 * number) for number in range(14)]
+    pieces = [Piece([3] * (number % 4), [1 + number, 2, 5][: 1 + number % 3]) for number in range(14)]
+    jobs = {
+        Texts(2, TextRequest(Recipe(length=4, sampler="uniform", temperature=1.0), ("e",))): texts,
+        Bounds(3, 6, 4, 0.5): [Scored(number, Question([piece], number)) for number, piece in enumerate(pieces)],
+        Greedy(2): [Answer(number, piece) for number, piece in enumerate(pieces)],
+    }
+
+    def done(crew) -> list[list[rows.Line]]:
+        found = [[] for _ in jobs]
+        (about,) = crew.prepare([(About(), ())])
+        run_works(crew, [Work(job, jobs[job], some.extend) for job, some in zip(jobs, found, strict=True)])
+        return [[vars(about) | {"tokenizer": None}], *(sorted(some, key=lambda row: row["number"]) for some in found)]
+
+    with killing() as (killed, _), Fleet(cluster, "random", 2, gpus=0) as fleet:
+        show.follow(fleet)
+        there = done(fleet)
+    assert there == done(Here(load("random"))) and [len(some) for some in there] == [1, 14, 14, 14]
+    assert len(killed["random"]) == 2
+
+
+def test_a_machine_that_is_lost(machines, slow, alone):
     """All processes of a node end at once, Ray's own too: its parts go to the worker of the other one."""
-    both = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20})
-    try:
-        node = both.add_node(num_cpus=1, object_store_memory=80 << 20)
-        killed = once(2, lambda pid: both.remove_node(node, allow_graceful=False))
-        assert made(Fleet(both.address, "random", 2, gpus=0), slow) == alone(slow)
-        killed.join(10)
-        assert len(both.list_all_nodes()) == 1
-    finally:
-        both.shutdown()
-
-
-def test_two_fleets_at_once_and_ctrl_c(cluster, slow, alone):
-    """One is stopped: its rows are kept, its workers end, the other fleet and the cluster stay."""
-    with command("--rows", "a.jsonl", "--ray", cluster) as one, command("--rows", "b.jsonl", "--ray", cluster) as two:
-        until("a.jsonl", 4, one)
-        one.send_signal(signal.SIGINT)
-        _, err = one.communicate()
-        _, other = two.communicate()
-    assert (one.returncode, two.returncode) == (130, 0), (err, other)
-    last = err.strip().splitlines()[-1]
-    assert last.startswith("unmask: stopped: ") and last.endswith("the same command resumes it")
-    assert kept("b.jsonl") == alone(slow) and 4 <= len(kept("a.jsonl")) < 24
-    assert all(row in alone(slow) for row in kept("a.jsonl"))
-    with command("--rows", "a.jsonl", "--ray", cluster) as again:
-        assert again.wait() == 0
-    assert kept("a.jsonl") == alone(slow)
+    node = next(iter(machines.worker_nodes))
+    killed = once(3, lambda pid: machines.remove_node(node, allow_graceful=False))
+    assert made(Fleet(machines.address, "random", 3, gpus=0), slow) == alone(slow)
+    killed.join(10)
+    assert len(machines.list_all_nodes()) == 1
 
 
 def test_prompts_on_a_cluster_of_this_machine(slow, capsys):
+    """The last one: after a cluster at 127.0.0.1, Ray does not connect this process to one at another address."""
     Path("p.txt").write_text("".join(f"prompt {'x' * number}\n" for number in range(9)))
     given = "generate --model random --prompts p.txt --sampler uniform --temperature 1 --batch 2".split()
     assert main([*given, "-o", "one.jsonl"]) == 0

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import random
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from unmask.cli import main
 from unmask.errors import InputError, ModelError
+from unmask.evaluate import batch
 from unmask.evaluate.judge import (
+    Reader,
     Rules,
     bootstrap,
     ceiling,
@@ -422,6 +425,34 @@ def test_rows_are_taken_up_again(judge, tmp_path):
         judged(judge, samples, path=made)
 
 
+def test_a_resumed_run_judges_the_same_texts_together(judge, tmp_path, monkeypatch):
+    """Rounding depends on the texts that are read together: parts are cut at the same places whatever is there."""
+    monkeypatch.setitem(batch.ROWS, "judged", {"cpu": 4})
+    made = write(tmp_path / "a.jsonl", [{"text": "to be " * (1 + n % 3), "seed": n} for n in range(10)])
+    real, read, path = type(judge).losses, [], tmp_path / "rows.jsonl"
+
+    def watched(self, windows, budget=None):
+        read.append(len(windows))
+        return real(self, windows, budget)
+
+    monkeypatch.setattr(type(judge), "losses", watched)
+    whole = judged(judge, read_samples([made]), path=path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:5], *lines[6:8]]))  # texts 5, 8 and 9 are lost
+    assert judged(judge, read_samples([made]), path=path) == whole
+    assert read == [4, 4, 2, 4, 2]
+
+
+def test_what_workers_load_and_compare(places, tmp_path):
+    one = Reader(places["gpt2"], "float64", start=END)
+    assert one.load("cpu").dtype == "float64" and not one.settings
+    copy = Path(shutil.copytree(places["gpt2"], tmp_path / "copy"))
+    assert Reader(str(copy)).fingerprint() == one.fingerprint() != Reader(places["llama"]).fingerprint()
+    (file,) = copy.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert Reader(str(copy)).fingerprint() != one.fingerprint()
+
+
 def test_an_interrupt_keeps_what_was_judged(places, judge, tmp_path, monkeypatch, capsys):
     made = write(tmp_path / "a.jsonl", [{"text": text} for text in TEXTS])
     real, calls = type(judge)._read, []
@@ -536,6 +567,9 @@ def test_the_command(places, tmp_path, capsys):
         ("judge a.jsonl --lines", "--lines has no effect on JSON lines"),
         ("judge a.txt --field text", "--field has no effect on files of text"),
         ("judge --export b --rows c", "--rows has no effect on --export"),
+        ("judge --export b --ray", "--ray has no effect on --export"),
+        ("judge a.jsonl --cpus 2", "--cpus has no effect without --ray"),
+        ("judge a.jsonl --device cuda --ray", "--device has no effect with --ray"),
         ("judge --export b --part 0 --judge {tiny}", "part is 0"),
         ("judge a.jsonl --export b", "leave the files out"),
         ("judge a.jsonl --rows a.jsonl", "holds the texts"),

@@ -77,6 +77,15 @@ def test_bad_model_args_say_the_way_out(model_args, says):
         given(**model_args)
 
 
+def test_workers_need_ray_and_no_device():
+    given = options({"pretrained": "text", "ray": "auto", "workers": 4, "gpus": 0.5})
+    assert (given.ray, given.workers, given.gpus, given.cpus) == ("auto", "4", 0.5, 1)
+    with pytest.raises(SettingError, match="gpus has no effect without ray: add ray=local"):
+        options({"pretrained": "text", "gpus": 0})
+    with pytest.raises(SettingError, match="device has no effect with ray: gpus says where workers run"):
+        options({"pretrained": "text", "ray": "local", "device": "cuda"})
+
+
 def test_a_model_must_be_named():
     with pytest.raises(SettingError, match="pretrained is missing"):
         options({})

@@ -291,6 +291,28 @@ def test_blanks_belong_to_the_continuation_and_nothing_is_lost():
     assert words.decode(given) == "Once up" and target
 
 
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+
+def test_workers_of_ray_do_the_same(tmp_path):
+    """All three kinds of requests by the harness; rows are equal field by field, in another order."""
+    ray = pytest.importorskip("ray")
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps(word) + "\n" for word in WORDS * 3))
+    for name, text in {"words": WORDS_TASK, "ends": ENDS_TASK, "roll": ROLL_TASK}.items():
+        head = HEAD.format(data=tmp_path / "words.jsonl")
+        head = head.replace('doc_to_text: "{{begin}}"\n', "") if name == "roll" else head
+        (tmp_path / f"{name}.yaml").write_text(head + text)
+    found = []
+    for name, more in {"one": "", "ray": ",ray=local,gpus=0,workers=2"}.items():
+        args = f"pretrained=table,sampler=uniform,temperature=1,rows={tmp_path / name}{more}"
+        results = evaluate(tmp_path, ["words", "ends", "roll"], args, batch_size=2, device="cpu")
+        kept = sorted((tmp_path / name).read_text().splitlines())
+        found.append((results["results"], kept))
+        assert ("workers" in results["config"]["unmask"]) == (name == "ray")
+    ray.shutdown()
+    assert found[0] == found[1] and len(found[0][1]) == 12 * (1 + 3 + 1)
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 

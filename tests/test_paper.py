@@ -143,7 +143,7 @@ def test_resumed_texts_are_sampled_in_the_same_batches(tmp_path, monkeypatch) ->
         cut.append(list(seeds))
         return decode_batch(*given, seeds=seeds, **more)
 
-    monkeypatch.setattr("unmask.evaluate.paper.cells.decode_batch", watched)
+    monkeypatch.setattr("unmask.evaluate.paper.texts.decode_batch", watched)
     path = tmp_path / "rows" / run(job)[0]["rows"]
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:4], *lines[6:8]]))  # rows 3, 4 and those from 7 on are lost
@@ -207,6 +207,16 @@ def small_judge(tmp_path) -> Judge:
     return load_judge(str(tmp_path / "judge"))
 
 
+REFUSED_WITH_WORKERS = {
+    "runtime --ray --on text": "--ray has no effect on runtime, which is timed on one device: leave it out",
+    "paths --ray --on text": "--ray has no effect on paths, which is one decode for each cell: leave it out",
+    "vote --workers 3": "--workers has no effect without --ray: add --ray",
+    "vote --ray --device cuda": "--device has no effect with --ray: --gpus says where workers run",
+    "quality --ray --judge-device cuda": "--judge-device has no effect with --ray: --gpus says where workers run",
+    "--ray": "--ray has no effect on a list: give the name of an experiment",
+}
+
+
 def test_the_command(tmp_path, capsys) -> None:
     assert main(["paper"]) == 0
     listed = capsys.readouterr().out
@@ -219,6 +229,9 @@ def test_the_command(tmp_path, capsys) -> None:
     assert "mdlm" in capsys.readouterr().err
     assert main(["paper", "vote", "--limit", "0"]) != 0
     assert "at least 1" in capsys.readouterr().err
+    for given, said in REFUSED_WITH_WORKERS.items():
+        assert main(["paper", *given.split()]) == 2
+        assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

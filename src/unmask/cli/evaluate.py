@@ -34,7 +34,7 @@ from unmask.tasks import TASKS, Task, in_form, with_prompt
 from unmask.tasks.own import is_file, questions_sha256, read_task
 from unmask.tasks.task import located
 from unmask.train import documents, prose
-from unmask.train.words import MASK
+from unmask.train.words import END, MASK
 
 NAMES = {**{name: task.about for name, task in TASKS.items()}, "text": "bits a byte of texts"}
 LISTED = "tasks:\n" + "\n".join(f"  {name:16} {about}" for name, about in NAMES.items())
@@ -104,7 +104,7 @@ def _run(
     check(task, args.insist)
     if crew is not None:
         began = time.monotonic()
-        with crew, show.fleet(crew, kept, show.many(len(questions), "question")):
+        with crew, show.fleet(crew, kept.kept, len(questions), show.many(len(questions), "question")):
             resume(task, crew, questions, recipe, kept, batch=args.batch, insist=args.insist)
         kept.header |= {"wall_seconds": time.monotonic() - began}
         models.tell_lost(crew)
@@ -245,7 +245,7 @@ def _eval_text(args: Namespace) -> None:
     kind = "window" if model.blocks is None else "document"
     if model.blocks is not None:  # it was trained on one document a row
         windows = documents.text_rows(args.data, words, model.limit or documents.LENGTH)[: args.limit]
-        full = int((windows[:, -1] != documents.END).sum())
+        full = int(np.count_nonzero(windows[:, -1] != END))
     else:
         full = 0
         windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
@@ -342,7 +342,7 @@ def add_eval(parser: ArgumentParser) -> None:
     flag(parser, "--rows FILE", "write every answer to this file (JSONL); the same command resumes a run")
     flag(parser, "--batch N", "questions decoded together; rows do not depend on it")
     models.add_shard(parser)
-    models.add_fleet(parser)
+    models.add_fleet(parser, skips=True)
     about = "ask through the model's chat template, or not; by default as the benchmark is published"
     parser.add_argument("--chat", action=BooleanOptionalAction, default=None, help=about)
     about = "decode answers in the form of right ones only: countdown and problems"

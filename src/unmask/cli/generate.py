@@ -25,8 +25,8 @@ from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, spelled
 from unmask.errors import AlikeWarning, InputError
 from unmask.evaluate import batch, bulk, rows
-from unmask.evaluate.crew import Here
-from unmask.evaluate.crew import run as run_job
+from unmask.evaluate.crew import Here, resumed
+from unmask.evaluate.crew import run as run_works
 from unmask.models import Denoiser, load_tokenizer, on_device
 from unmask.tasks import files
 
@@ -166,20 +166,19 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
     with rows.opened(args.output, about) as kept:
         done = {int(row["number"]) for row in kept.kept}
         if kept.missing and crew is not None:
-            with crew, show.fleet(crew, kept, show.many(n, "prompt")):
-                run_job(crew, _job(args, asked, recipe, size), mine, kept.add, done)
+            with crew, show.fleet(crew, kept.kept, n, show.many(n, "prompt")):
+                run_works(crew, [resumed(_job(args, asked, recipe, size), mine, crew, kept)])
             models.tell_lost(crew)
         elif kept.missing:
             model = models.as_run(args, models.load_model(args, name))
             with show.evaluating(n, len(done), show.many(n, "prompt")) as watch:
-                tell = show.paced()
+                tell, here = show.paced(), Here(model, watch)
+                job = _job(args, asked, recipe, size).prepared(model, asked.items)  # all of them say the length
 
-                def store(new: list[rows.Line]) -> None:
-                    kept.add(new)
+                def on_rows() -> None:
                     tell(f"{args.output}: {len(kept.kept)} of {n}")
 
-                job = _job(args, asked, recipe, size).prepared(model, asked.items)  # all of them say the length
-                run_job(Here(model, watch), job, mine, store, done)
+                run_works(here, [resumed(job, mine, here, kept, on_rows)])
         there = f", {len(done)} of them from before" if done else ""
     show.note(f"{args.output}: {show.many(len(kept.kept), 'row')}{there}")
 
@@ -296,7 +295,7 @@ def add_generate(parser: ArgumentParser) -> None:
     flag(parser, "--logprobs N", "with --json or -o: every token when it was written, and the N most probable ones")
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     models.add_shard(parser)
-    models.add_fleet(parser)
+    models.add_fleet(parser, skips=True)
     models.add_model(parser, DEFAULT)
     models.add_running(parser)
     flags.add(parser, below=True)

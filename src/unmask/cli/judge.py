@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from argparse import ArgumentParser, Namespace
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask._version import __version__
-from unmask.cli import show
+from unmask.cli import models, show
 from unmask.cli.parser import flag, refuse
 from unmask.errors import InputError
 from unmask.evaluate.judge import (
@@ -17,6 +18,7 @@ from unmask.evaluate.judge import (
     DEFAULT,
     LENGTH,
     Judge,
+    Reader,
     Rules,
     export,
     figures,
@@ -27,6 +29,10 @@ from unmask.evaluate.judge import (
 from unmask.evaluate.judge.rows import Row, Sample, is_rows
 from unmask.evaluate.judge.stories import SOURCE
 from unmask.models.files.checkpoint import DTYPES, dtype_name
+
+if TYPE_CHECKING:
+    from unmask.evaluate.crew import Crew
+    from unmask.evaluate.fleet import Fleet
 
 PART = 60  # MiB of a file, for those who may carry 64 at a time
 WORDS = {
@@ -47,7 +53,7 @@ IDLE: dict[str, tuple[str, ...]] = {  # flags that have no effect, by convention
     "sample": ("bits", "part", "length"),
     "mdlm": ("bits", "part", "stride", "start", "ends"),
     "both": ("bits", "part"),
-    "export": ("rows", "by", "group", "limit", "field", "lines", "length", "stride", "start", "ends", "batch"),
+    "export": ("rows", "by", "group", "limit", "field", "lines", "length", "stride", "start", "ends", "batch", "ray"),
 }
 
 
@@ -55,6 +61,7 @@ def run_judge(args: Namespace) -> None:
     """Judge texts, or write the judge itself in parts."""
     if args.export is None and not args.files:
         raise InputError("there is nothing to judge", "give files with texts, or --export DIR")
+    models.check_fleet(args)
     _check_idle(args)
     if args.export is not None:
         _export(args)
@@ -63,12 +70,15 @@ def run_judge(args: Namespace) -> None:
     if args.rows is not None and Path(args.rows).resolve() in {Path(path).resolve() for path in args.files}:
         raise InputError(f"{args.rows!r} holds the texts", "give another file for the rows")
     _check_fields(samples, args)
-    judge = _load(args)
-    rows = _rows(judge, samples, args)
+    how = {name: getattr(args, name) for name in ("dtype", "start", "revision", "trust_remote_code")}
+    fleet = models.fleet(args, Reader(args.judge, **how))
+    with fleet or nullcontext():
+        rows = _rows(fleet or _load(args), samples, args, fleet)
     parts = _split(rows, args.by)
     found = [{**({args.by: kind} if args.by else {}), **figures(some, args.group)} for kind, some in parts]
     if args.json:
-        about = {"judge": judge.name, "dtype": judge.dtype, "convention": args.convention, "version": __version__}
+        about = {"judge": rows[0]["judge"], "dtype": rows[0]["judge_dtype"], "convention": args.convention}
+        about |= {"version": __version__}
         print(json.dumps({**about, "files": args.files, "results": found}))
     else:
         for one in found:
@@ -117,17 +127,21 @@ def _load(args: Namespace) -> Judge:
         )
 
 
-def _rows(judge: Judge, samples: list[Sample], args: Namespace) -> list[Row]:
+def _rows(judge: Judge | Crew, samples: list[Sample], args: Namespace, fleet: Fleet | None) -> list[Row]:
     """The judged rows, with a bar."""
     rules = Rules(args.convention, LENGTH if args.length is None else args.length, args.stride, args.batch, args.ends)
     done = 0
     with show.progress() as bar:
-        task = bar.add_task(show.many(len(samples), "text"), total=len(samples))
+        name = show.many(len(samples), "text")
+        task = bar.add_task(name, total=len(samples))
 
         def on_progress(now: int) -> None:
             nonlocal done
             done = now
             bar.update(task, completed=now)
+
+        if fleet is not None:
+            show.follow(fleet, bar, task, lambda: (done, name))
 
         try:
             return judged(judge, samples, rules, args.rows, on_progress)
@@ -207,3 +221,4 @@ def add_judge(parser: ArgumentParser) -> None:
     flag(group, "--export DIR", "judge nothing: write the judge there as safetensors in parts")
     group.add_argument("--bits", type=int, choices=(16, 8), help="of --export: float16, or int8 for half the size [16]")
     group.add_argument("--part", type=int, metavar="MIB", help=f"of --export: the most that a file may have [{PART}]")
+    models.add_fleet(parser)

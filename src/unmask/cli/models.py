@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ import torch
 from unmask.cli import show
 from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
-from unmask.decoding.settings import describe
 from unmask.errors import InputError
 from unmask.models import FAMILIES, MODELS, Denoiser, default_recipe, fingerprint, load, memory
 from unmask.models.files.checkpoint import DTYPES, dtype_name
@@ -27,13 +25,14 @@ from unmask.models.transformer import Transformer, compiled
 from unmask.models.wrap import Chunked, layers
 
 if TYPE_CHECKING:
-    from unmask.evaluate.fleet import Fleet
+    from unmask.evaluate.fleet import Fleet, Source
     from unmask.evaluate.parts import Numbered
 Item = TypeVar("Item", bound="Numbered")
 
 # flags of add_model
 LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift")
 CHANGING = ("mask_id", "tokenizer", "blocks", "trust_remote_code", "shift")  # those that change what a model says
+WORKERS = ("workers", "gpus", "cpus")  # flags of add_fleet that need --ray
 HELP = {"device": "where it runs; the flag --device", "dtype": "of its numbers; the flag --dtype"}
 
 # --- which model, and how --------------------------------------------------------------------------------------------
@@ -71,48 +70,50 @@ def add_shard(parser: ArgumentParser) -> None:
     flag(parser, "--shard I/N", about)
 
 
-def add_fleet(parser: ArgumentParser) -> None:
-    """The flags that have a run done by many processes."""
+def add_fleet(parser: ArgumentParser, skips: bool = False) -> None:
+    """The flags that have a run done by many processes; `skips`: its questions can be left out."""
     group = parser.add_argument_group("on many GPUs or machines (`unmask help scale`)")
     about = "workers of Ray do the batches: those of this machine, of a running cluster (auto) or of one at HOST:PORT"
     group.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=about)
     flag(group, "--workers N|MIN-MAX", "how many; a range waits for a cluster that grows [all that there is room for]")
     group.add_argument("--gpus", type=float, metavar="X", help="GPUs of each worker; 0: it runs on CPUs [1]")
     group.add_argument("--cpus", type=int, metavar="N", help="CPUs of each worker, and its threads [1]")
-    flag(group, "--skip-lost", "leave out questions whose workers were lost three times, instead of ending the run")
+    if skips:
+        flag(group, "--skip-lost", "leave out questions whose workers were lost three times, instead of ending the run")
 
 
 def check_fleet(args: Namespace) -> None:
-    """Refuse flags of workers where there are none."""
-    given = [one for one in ("workers", "gpus", "cpus") if getattr(args, one) is not None]
-    given += ["skip-lost"] if args.skip_lost else []
+    """Refuse flags that have no effect without workers, or with them."""
+    given = [one for one in WORKERS if getattr(args, one) is not None]
+    given += ["skip_lost"] if getattr(args, "skip_lost", False) else []
     if args.ray is None and given:
-        raise InputError(f"--{given[0]} has no effect without --ray", "add --ray")
+        raise InputError(f"--{given[0].replace('_', '-')} has no effect without --ray", "add --ray")
+    if args.ray is None:
+        return
+    if args.device not in ("cpu", "auto"):
+        raise InputError("--device has no effect with --ray", "--gpus says where workers run")
+    if getattr(args, "shard", None) is not None:
+        raise InputError("--shard and --ray exclude each other", "workers take all batches: leave --shard out")
 
 
-def fleet(args: Namespace, name: str) -> Fleet | None:
-    """The fleet that the flags ask for; it begins when it is entered."""
+def loading(args: Namespace, name: str) -> Source:
+    """What workers load, by the flags that a command has."""
+    from unmask.evaluate.fleet import Loading
+
+    some = (one for one in (*LOADING, "max_rows", "compile") if one != "device" and hasattr(args, one))
+    return Loading(name, **{one: getattr(args, one) for one in some})
+
+
+def fleet(args: Namespace, model: Source | str) -> Fleet | None:
+    """The fleet that the flags ask for; it begins with the first part that there is to do."""
     check_fleet(args)
     if args.ray is None:
         return None
-    if args.device not in ("cpu", "auto"):
-        raise InputError("--device has no effect with --ray", "--gpus says where workers run")
-    if args.shard is not None:
-        raise InputError("--shard and --ray exclude each other", "workers take all batches: leave --shard out")
-    from unmask.evaluate.fleet import Fleet, Loading
+    from unmask.evaluate.fleet import Fleet, to_workers
 
-    plain = {one: getattr(args, one) for one in (*LOADING, "max_rows", "compile") if one != "device"}
     gpus, cpus = 1.0 if args.gpus is None else args.gpus, 1 if args.cpus is None else args.cpus
-    loading = Loading(name, **plain)
-    return Fleet(args.ray, loading, _workers(args.workers), gpus, cpus, skip_lost=args.skip_lost)
-
-
-def _workers(text: str | None) -> int | tuple[int, int] | None:
-    """`4` or `4-32`."""
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text or "1")
-    if found is None:
-        raise InputError(f"workers is {text!r}", "give a number, or a range like 4-32")
-    return None if text is None else int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+    source = loading(args, model) if isinstance(model, str) else model
+    return Fleet(args.ray, source, to_workers(args.workers), gpus, cpus, skip_lost=getattr(args, "skip_lost", False))
 
 
 def tell_lost(crew: Fleet) -> None:
@@ -126,7 +127,7 @@ def fleet_header(crew: Fleet | None, weights: str | None) -> dict[str, Any]:
     if crew is None:
         return {}
     crew.loading = replace(crew.loading, weights=weights)
-    return {"device": str(crew.device), "threads": crew.cpus, "workers": {}}
+    return dict(crew.origin)
 
 
 def shard(args: Namespace, items: Sequence[Item], size: int) -> tuple[list[Item], dict[str, Any]]:
@@ -222,6 +223,8 @@ def used(model: Denoiser) -> dict[str, int]:
 
 def run_models(args: Namespace) -> None:
     """List the models, or load one and describe it."""
+    from unmask.decoding.settings import describe  # who judges texts needs no samplers
+
     entries = {name: describe(name, build, HELP) for name, build in MODELS.items()}
     if args.name is None:
         refuse(args, LOADING, "a list", "give the name of a model")

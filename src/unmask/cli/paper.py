@@ -6,20 +6,25 @@ import json
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
-from unmask.cli import show
+from unmask.cli import models, show
 from unmask.cli.parser import flag, refuse
 from unmask.errors import InputError, unknown
+from unmask.evaluate.crew import Crew
+from unmask.evaluate.fleet import Fleet
 from unmask.evaluate.inputs import Inputs, gathered
-from unmask.evaluate.judge import DEFAULT, Judge, load_judge
+from unmask.evaluate.judge import DEFAULT, Judge, Reader, load_judge
+from unmask.evaluate.loading import Source
 from unmask.evaluate.paper import EXPERIMENTS, TABLES, Experiment, Place
-from unmask.evaluate.paper.cells import RUNS, PaperRun, run
+from unmask.evaluate.paper.cells import run
 from unmask.evaluate.paper.output import draw, markdown
+from unmask.evaluate.paper.runs import RUNS, PaperRun, weights
 from unmask.evaluate.paper.table import ModelRuns, as_json, draw_averages, page, repeated, table
 from unmask.models.files.checkpoint import DTYPES, dtype_name
 from unmask.tasks import TASKS, Task, with_prompt
@@ -27,6 +32,7 @@ from unmask.tasks import TASKS, Task, with_prompt
 OUT = "runs/paper"
 FLAGS = (
     "on limit model data data_dir shots prompt judge judge_device seeds scale any_recipe no_pictures dtype compile"
+    " ray workers gpus cpus"
 ).split()  # that need an experiment
 FILES = ("data", "shots", "prompt", "background")
 ASKED = ("math500", "countdown-chat", "sudoku4")  # tasks that the paper asked with prompts of PC-Sampler
@@ -43,17 +49,19 @@ def run_paper(args: Namespace) -> None:
     experiment = TABLES.get(args.name) or EXPERIMENTS[args.name]
     _check(args)
     places = _places(args, experiment)
-    models = args.model or list(experiment.models.values() if args.name in TABLES else ()) or [None]
+    names = args.model or list(experiment.models.values() if args.name in TABLES else ()) or [None]
     inputs = _inputs(args, experiment, places)
     found = []
-    for model in models:
-        runs: dict[str, list[list[dict[str, Any]]]] = {}
-        for place in places:
-            for number in range(args.seeds or 1):
-                job = _job(args, experiment, place, inputs[place.name])
-                job = replace(job, model=model, seed=number * RUNS)
-                runs.setdefault(place.name, []).append(_run(args, job, number, len(models)))
-        found.append(ModelRuns(model or places[0].model, runs))
+    fleet = models.fleet(args, names[0] or places[0].model)
+    with fleet or nullcontext():
+        for model in names:
+            runs: dict[str, list[list[dict[str, Any]]]] = {}
+            for place in places:
+                for number in range(args.seeds or 1):
+                    job = _job(args, experiment, place, inputs[place.name], fleet)
+                    job = replace(job, model=model, seed=number * RUNS)
+                    runs.setdefault(place.name, []).append(_run(args, job, number, len(names), fleet))
+            found.append(ModelRuns(model or places[0].model, runs))
     _keep_all(args, experiment, places, found)
 
 
@@ -65,6 +73,8 @@ def _check(args: Namespace) -> None:
         raise InputError(f"scale is {args.scale:g}", "it must be above 0 and at most 1")
     if Path(args.out).exists() and not Path(args.out).is_dir():
         raise InputError(f"{args.out!r} is a file", "give a directory for the rows and tables")
+    if args.ray is not None and args.judge_device is not None:
+        raise InputError("--judge-device has no effect with --ray", "--gpus says where workers run")
     if args.judge is not None and "none" in args.judge and len(args.judge) > 1:
         raise InputError("--judge none goes alone", "leave the other judges out")
 
@@ -118,11 +128,11 @@ def _prompt(args: Namespace, place: Place) -> str | None:
 # --- the runs --------------------------------------------------------------------------------------------------------
 
 
-def _run(args: Namespace, job: PaperRun, number: int, models: int) -> list[dict[str, Any]]:
+def _run(args: Namespace, job: PaperRun, number: int, models: int, fleet: Fleet | None) -> list[dict[str, Any]]:
     """Decode all cells of one place, for one seed; its own page is kept."""
     with show.progress() as bar:
         task = bar.add_task(job.place.name, total=None)
-        found = run(replace(job, on_progress=_shown(bar, task)))
+        found = run(replace(job, on_progress=_shown(bar, task, fleet)))
     several = (args.seeds or 1) > 1 or models > 1
     folder = job.folder / job.experiment.name / job.place.name
     if several:
@@ -131,11 +141,20 @@ def _run(args: Namespace, job: PaperRun, number: int, models: int) -> list[dict[
     return found
 
 
-def _shown(bar: Progress, task: Any) -> Callable[[str, int, int], None]:
-    return lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+def _shown(bar: Progress, task: TaskID, fleet: Fleet | None) -> Callable[[str, int, int], None]:
+    now = (0, "rows")
+
+    def on_progress(what: str, done: int, total: int) -> None:
+        nonlocal now
+        now = done, f"{total} rows, {what}"
+        bar.update(task, description=what, completed=done, total=total)
+
+    if fleet is not None:
+        show.follow(fleet, bar, task, lambda: now)
+    return on_progress
 
 
-def _job(args: Namespace, experiment: Experiment, place: Place, inputs: Inputs) -> PaperRun:
+def _job(args: Namespace, experiment: Experiment, place: Place, inputs: Inputs, fleet: Fleet | None) -> PaperRun:
     texts = experiment.measures(place) == "text"
     return PaperRun(
         experiment,
@@ -149,7 +168,8 @@ def _job(args: Namespace, experiment: Experiment, place: Place, inputs: Inputs) 
         shots=inputs.shots,
         prompt=_prompt(args, place) if place.task is not None else args.prompt,
         background=inputs.background,
-        judges=tuple(_judge(args, name) for name in _judges(args, place)) if texts else (),
+        judges=tuple(_judge(args, name, fleet) for name in _judges(args, place)) if texts else (),
+        crew=None if fleet is None else lambda name: fleet.load(_loading(args, name)),
         scale=args.scale or 1.0,
         any_recipe=args.any_recipe,
         on_cell=show.milestone,
@@ -163,8 +183,16 @@ def _judges(args: Namespace, place: Place) -> list[str]:
     return [name for name in args.judge if name != "none"]
 
 
-def _judge(args: Namespace, name: str) -> Callable[[], Judge]:
-    return lambda: load_judge(name, args.judge_device or args.device)  # loaded when it is needed
+def _judge(args: Namespace, name: str, fleet: Fleet | None) -> Callable[[], Judge | Crew]:
+    """How a judge is loaded, once it is needed."""
+    if fleet is not None:
+        return lambda: fleet.load(Reader(name))
+    return lambda: load_judge(name, args.judge_device or args.device)
+
+
+def _loading(args: Namespace, name: str) -> Source:
+    """What workers load; the hash is known from the header of the rows."""
+    return replace(models.loading(args, name), weights=weights(name))
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------
@@ -237,7 +265,7 @@ def _command(args: Namespace, places: Sequence[Place], model: str | None = None)
         words += ["--model", name]
     for name in args.judge or ():
         words += ["--judge", name]
-    for name in ("out", "device", "dtype", "limit", "seeds", "scale", "data_dir", *FILES):
+    for name in ("out", "device", "dtype", "limit", "seeds", "scale", "data_dir", *FILES, "ray", *models.WORKERS):
         value = getattr(args, name)
         if value not in (None, "cpu", OUT):
             shown = Path(value).name if name in (*FILES, "data_dir") else str(value)
@@ -296,5 +324,6 @@ def add_paper(parser: ArgumentParser) -> None:
     about = "a judge of texts: a name, directory or hub id, several times for several; none: only sample"
     parser.add_argument("--judge", action="append", metavar="NAME", help=f"{about} [the table's own, else {DEFAULT}]")
     flag(parser, "--judge-device NAME", "where the judge runs [the same device]")
+    models.add_fleet(parser)
     flag(parser, "--no-pictures", "do without matplotlib")
     flag(parser, "--json", "print one JSON object for each place, or for the whole table")

@@ -7,13 +7,21 @@ import re
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -26,7 +34,6 @@ if TYPE_CHECKING:  # a command that only prints a table loads no model and no to
     from unmask.decoding.trace import Event, OnEvent
     from unmask.evaluate.fleet import Fleet
     from unmask.evaluate.fleet import Progress as FleetProgress
-    from unmask.evaluate.rows import Rows
     from unmask.models.laws import Verdict
 
 
@@ -320,22 +327,23 @@ def evaluating(questions: int, done: int = 0, name: str = "") -> Iterator[OnEven
 
 
 @contextmanager
-def fleet(crew: Fleet, kept: Rows, name: str) -> Iterator[None]:
-    """Show how many rows a fleet has made, with its workers; without a terminal a line now and then."""
-    total, done, tell = int(kept.header["n"]), len(kept.kept), paced()
+def fleet(crew: Fleet, kept: Sized, total: int, name: str) -> Iterator[None]:
+    """Show how many rows are there, with the workers of a fleet."""
     with progress() as bar:
-        task = bar.add_task(name, total=total, completed=done)
-
-        def on_progress(found: FleetProgress) -> None:
-            rate = (len(kept.kept) - done) / max(found.seconds, 1e-9)
-            again = f", {many(found.again, 'part')} again" if found.again else ""
-            line = f"{found.ready} of {many(found.asked, 'worker')}, {rate:.2f} rows/s{again}"
-            bar.update(task, completed=len(kept.kept), description=line)
-            tell(f"{len(kept.kept)} of {name}: {line}")
-
-        crew.on_progress = on_progress
-        crew.on_workers = lambda kinds: kept.note({"workers": kinds})
+        follow(crew, bar, bar.add_task(name, total=total, completed=len(kept)), lambda: (len(kept), name))
         yield
+
+
+def follow(crew: Fleet, bar: Progress, task: TaskID, now: Callable[[], tuple[int, str]]) -> None:
+    """Have a bar show the workers of a fleet, and how many rows are done of which; elsewhere a line now and then."""
+    tell = paced()
+
+    def on_progress(found: FleetProgress) -> None:
+        done, what = now()
+        bar.update(task, completed=done, description=str(found))
+        tell(f"{done} of {what}: {found}")
+
+    crew.on_progress = on_progress
 
 
 def _follow(bar: Progress) -> OnEvent:

@@ -13,6 +13,7 @@ ROWS = {  # the largest batches; on a CPU larger ones are not faster
     "puzzle": {"cpu": 32, "cuda": 4096},
     "prompt": {"cpu": 8, "cuda": 32},  # longer canvases of larger models
     "sample": {"cpu": 8, "cuda": 512},  # text without a prompt
+    "judged": {"cpu": 16, "cuda": 64},  # texts of a part, which a judge reads in smaller batches of as many tokens
     "known": {"cpu": 32, "cuda": 512},  # known texts, masked or revealed
 }
 

@@ -1,4 +1,4 @@
-"""A job × items -> rows as they come. `Here` is the crew of one process; others send the parts of a job to many.
+"""Jobs × items -> rows as they come. `Here` is the crew of one process; others send the parts of jobs to many.
 
 A part is a pure function of the job, the model and its items: done twice it gives the same rows, so that whatever was
 lost is done again. Rows are stored by the process that runs the job, and by no other.
@@ -7,21 +7,24 @@ lost is done again. Rows are stored by the process that runs the job, and by no 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
-from unmask.core.denoiser import Denoiser, traits
-from unmask.decoding.trace import OnEvent
+from unmask.core.denoiser import traits
 from unmask.evaluate.parts import Part, cut, lacking
-from unmask.evaluate.rows import Line
+from unmask.evaluate.rows import Line, Rows
+
+if TYPE_CHECKING:  # a judge decodes nothing
+    from unmask.decoding.trace import OnEvent
 
 Store = Callable[[list[Line]], None]
 
 
 class Job(Protocol):
-    """A kind of work on a model, made of values that can be sent to another process."""
+    """A kind of work on a model, or a judge, made of values that can be sent to another process."""
 
     @property
     def size(self) -> int:
@@ -34,16 +37,28 @@ class Job(Protocol):
     def check(self) -> None:
         """Refuse what cannot be done on this machine, before the long work."""
 
-    def prepared(self, model: Denoiser, items: Sequence[Any]) -> Job:
+    def prepared(self, model: Any, items: Sequence[Any]) -> Job:
         """The job after all checks of its items that need the model's tokenizer and not its network."""
 
-    def do(self, model: Denoiser, items: Sequence[Any], store: Store, on_event: OnEvent | None = None) -> None:
+    def do(self, model: Any, items: Sequence[Any], store: Store, on_event: OnEvent | None = None) -> None:
         """Decode the items of a part together, and store their rows, once or as they come."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A job and its items in order; `done` are the numbers of those that have rows, `store` gets the other rows."""
+
+    job: Job
+    items: Sequence[Any]
+    store: Store
+    done: Collection[int] = ()
+    on_end: Callable[[], None] = lambda: None  # called once all items have rows
+    prepared: bool = False  # whether its job is
 
 
 @runtime_checkable
 class Crew(Protocol):
-    """Those who do the parts of a job."""
+    """Those who do the parts of jobs."""
 
     @property
     def device(self) -> torch.device:
@@ -61,10 +76,14 @@ class Crew(Protocol):
     def refill(self) -> int | None:
         """Batches in a part whose rows are refilled; None: all items are one part."""
 
-    def prepare(self, job: Job, items: Sequence[Any]) -> Job:
-        """The job, prepared by one who has the model."""
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """What the header of rows says of who makes them: fields that differ from those of this process."""
 
-    def work(self, job: Job, parts: Sequence[Part], store: Store) -> None:
+    def prepare(self, jobs: Sequence[tuple[Job, Sequence[Any]]]) -> list[Job]:
+        """The jobs, each prepared for its items by one who has the model."""
+
+    def work(self, jobs: Sequence[Job], parts: Sequence[Part], store: Callable[[Part, list[Line]], None]) -> None:
         """Do all parts; `store` is called in this process with the rows of each, in any order, perhaps twice."""
 
 
@@ -72,48 +91,85 @@ class Crew(Protocol):
 class Here:
     """One process with a loaded model: part after part."""
 
-    model: Denoiser
+    model: Any
     on_event: OnEvent | None = None
     refill: int | None = None
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        return torch.device(self.model.device)
 
     @property
     def name(self) -> str:
-        return self.model.name
+        return str(self.model.name)
 
     @property
     def settings(self) -> Mapping[str, Any]:
         return traits(self.model).recipe
 
-    def prepare(self, job: Job, items: Sequence[Any]) -> Job:
-        return job.prepared(self.model, items)
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        return {}
 
-    def work(self, job: Job, parts: Sequence[Part], store: Store) -> None:
+    def prepare(self, jobs: Sequence[tuple[Job, Sequence[Any]]]) -> list[Job]:
+        return [job.prepared(self.model, items) for job, items in jobs]
+
+    def work(self, jobs: Sequence[Job], parts: Sequence[Part], store: Callable[[Part, list[Line]], None]) -> None:
         for part in parts:
-            job.do(self.model, part.items, store, self.on_event)
+            jobs[part.job].do(self.model, part.items, partial(store, part), self.on_event)
 
 
-def crew_of(model: Denoiser | Crew, on_event: OnEvent | None = None) -> Crew:
-    """The crew that is given, or this process with the model that is given."""
-    return model if isinstance(model, Crew) else Here(model, on_event)
+def crew_of(model: Any, on_event: OnEvent | None = None) -> Crew:
+    """The crew that is given, or this process with the model or judge that is given."""
+    return model if isinstance(model, Here | Crew) else Here(model, on_event)
 
 
-def run(crew: Crew, job: Job, items: Sequence[Any], store: Store, done: Collection[int] = ()) -> None:
-    """The rows of all items but for the numbers in `done`, each stored once."""
-    whole = job.refills and crew.refill is None
-    size = max(1, len(items)) if whole else job.size * (crew.refill or 1) if job.refills else job.size
-    todo = lacking(cut(items, size), done, job.refills)
+def run(crew: Crew, works: Sequence[Work]) -> None:
+    """The rows of all items of all works but for what is done, each stored once; their parts stand in one line."""
+    left = [_left(crew, work) for work in works]
+    todo = [(work, parts) for work, parts in zip(works, left, strict=True) if parts]
+    for work, parts in zip(works, left, strict=True):
+        if not parts:
+            work.on_end()
     if not todo:
         return
-    there = set(done)
+    missing = [{one.number for one in work.items} - set(work.done) for work, _ in todo]
 
-    def keep(rows: list[Line]) -> None:
-        new = [row for row in rows if row["number"] not in there]
-        there.update(row["number"] for row in new)
+    def keep(part: Part, rows: list[Line]) -> None:
+        work, lacks = todo[part.job][0], missing[part.job]
+        new = [row for row in rows if row["number"] in lacks]
+        lacks.difference_update(row["number"] for row in new)
         if new:
-            store(new)
+            work.store(new)
+        if new and not lacks:
+            work.on_end()
 
-    crew.work(crew.prepare(job, items), todo, keep)
+    raw = iter(crew.prepare([(work.job, work.items) for work, _ in todo if not work.prepared]))
+    jobs = [work.job if work.prepared else next(raw) for work, _ in todo]
+    line = [replace(part, job=job) for job, (_, parts) in enumerate(todo) for part in parts]
+    crew.work(jobs, [replace(part, number=number) for number, part in enumerate(line)], keep)
+
+
+def _left(crew: Crew, work: Work) -> list[Part]:
+    """The parts that lack rows."""
+    job, count = work.job, max(1, len(work.items))
+    size = job.size if not job.refills else count if crew.refill is None else job.size * crew.refill
+    return lacking(cut(work.items, size), work.done, job.refills)
+
+
+def resumed(
+    job: Job,
+    items: Sequence[Any],
+    crew: Crew,
+    kept: Rows,
+    on_rows: Callable[[], None] = lambda: None,
+    on_end: Callable[[], None] = lambda: None,
+) -> Work:
+    """What a file of rows lacks; `on_rows` is called after each batch."""
+
+    def store(new: list[Line]) -> None:
+        kept.note(crew.origin)  # which workers make them
+        kept.add(new)
+        on_rows()
+
+    return Work(job, items, store, {int(row["number"]) for row in kept.kept}, on_end)

@@ -28,6 +28,7 @@ class Part:
 
     number: int  # its place among all parts, from 0
     items: Sequence[Any]
+    job: int = 0  # the place of its job among all
 
     @property
     def numbers(self) -> list[int]:

@@ -21,8 +21,8 @@ from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import OnEvent
 from unmask.errors import InputError, ModelError, UnmaskError
 from unmask.evaluate.batch import size as rows_at_once
-from unmask.evaluate.crew import Crew, Store, crew_of
-from unmask.evaluate.crew import run as run_job
+from unmask.evaluate.crew import Crew, Store, Work, crew_of, resumed
+from unmask.evaluate.crew import run as run_works
 from unmask.evaluate.rows import Line, Row, Rows
 from unmask.tasks import Example, Task, puzzle_of, sandbox, shots
 from unmask.tasks.own import Sent, received, sent
@@ -224,19 +224,25 @@ def run(
     whatever is in `done`, so that a resumed run rounds like one that was never stopped. `insist` grades programs where
     the kernel cannot confine them. A crew in place of the model does the batches in other processes.
     """
-    if task.puzzle is None and recipe.length is None:
-        recipe = recipe.replace(length=task.length)
     if task.puzzle is not None and not isinstance(model, Crew):
         suits(task, model)
     crew, rows = crew_of(model, on_event), list[Row]()
-    size = batch or together(task, recipe, crew.device)
 
     def store(lines: list[Line]) -> None:
         rows.extend(new := [Row(**line) for line in lines])
         on_rows(new)
 
-    run_job(crew, Answering(task, recipe, size, insist), questions, store, done)
+    run_works(crew, [Work(answering(task, recipe, crew.device, batch, insist), questions, store, done)])
     return rows
+
+
+def answering(
+    task: Task, recipe: Recipe, device: torch.device, batch: int | None = None, insist: bool = False
+) -> Answering:
+    """The job, with the task's length and the batch of the device where none is given."""
+    if task.puzzle is None and recipe.length is None:
+        recipe = recipe.replace(length=task.length)
+    return Answering(task, recipe, batch or together(task, recipe, device), insist)
 
 
 def resume(
@@ -249,17 +255,11 @@ def resume(
     batch: int | None = None,
     insist: bool = False,
     on_event: OnEvent | None = None,
-    on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """`run` what a file of rows lacks; each batch is stored at once, then `on_rows` gets rows done and rows in all."""
-    done = {int(row["number"]) for row in kept.kept}
-    on_rows(len(kept.kept), len(questions))
-
-    def store(new: list[Row]) -> None:
-        kept.add(vars(row) for row in new)
-        on_rows(len(kept.kept), len(questions))
-
-    run(task, model, questions, recipe, done=done, batch=batch, insist=insist, on_rows=store, on_event=on_event)
+    """`run` what a file of rows lacks; each batch is stored at once."""
+    crew = crew_of(model, on_event)
+    job = answering(task, recipe, crew.device, batch, insist)
+    run_works(crew, [resumed(job, questions, crew, kept)])
 
 
 def _encoded(task: Task, model: Denoiser, recipe: Recipe, question: Question) -> list[int]:

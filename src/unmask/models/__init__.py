@@ -147,7 +147,11 @@ def fingerprint(
     """SHA-256 of a model's weights, its files in the order of their names; None for a model without files."""
     name = _name(name)
     directory = WEIGHTS / name if name in MODELS else _directory(name, revision)
-    files = sorted(directory.glob("model*.safetensors"))
+    return hashed(sorted(directory.glob("model*.safetensors")), progress)
+
+
+def hashed(files: list[Path], progress: Progress | None = None) -> str | None:
+    """SHA-256 of the contents of files, one after another; None where there are none."""
     total, found = sum(file.stat().st_size for file in files), hashlib.sha256()
     done = 0
     for file in files:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+
+import torch
 
 from unmask.errors import InputError, first_line
 
@@ -22,6 +26,21 @@ def _answers(address: str) -> None:
         raise InputError(f"cannot reach a Ray cluster at {address!r}", first_line(error)) from None
 
 
+def _off_standard_output() -> None:
+    """Have Ray's remarks on standard error, as results are on standard output; a fleet itself says who was lost."""
+    from ray._private import worker
+
+    told = getattr(worker, "print_to_stdstream", None)  # private: another version may lack it
+    if told is not None and not isinstance(told, partial):
+        worker.print_to_stdstream = partial(_on_standard_error, told)
+
+
+def _on_standard_error(told: Callable[..., None], data: Mapping[str, Any], *more: Any, **how: Any) -> None:
+    lines = [line for line in data["lines"] if "worker died" not in line]
+    if lines:
+        told({**data, "lines": lines, "is_err": True}, *more, **how)
+
+
 def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
     """The module `ray`, connected."""
     if address == "auto":
@@ -29,6 +48,8 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
     if address.startswith("ray://"):
         way = "start this command on a machine of the cluster, and give auto or HOST:PORT"
         raise InputError(f"{address!r} is of Ray Client, which loses the run with its connection", way)
+    if address == LOCAL and gpus and not torch.cuda.is_available():
+        raise InputError("there is no GPU on this machine", "add --gpus 0 for workers on CPUs")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before the import: nothing is reported unasked
     try:
         import ray
@@ -38,6 +59,7 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
         _answers(address)
     if ray.is_initialized():
         raise InputError("this process is connected to Ray already", "call ray.shutdown() first")
+    _off_standard_output()
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address != LOCAL:
@@ -50,9 +72,6 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
         ray.shutdown()
         what = "start Ray on this machine" if address == LOCAL else f"reach a Ray cluster at {address!r}"
         raise InputError(f"cannot {what}", first_line(error)) from None
-    if gpus and not ray.cluster_resources().get("GPU"):
-        ray.shutdown()
-        raise InputError("there is no GPU on this machine", "add --gpus 0 for workers on CPUs")
     return ray
 
 

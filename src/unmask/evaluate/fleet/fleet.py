@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 import uuid
 from collections import Counter
@@ -15,26 +16,26 @@ import torch
 
 from unmask._version import __version__
 from unmask.errors import InputError, ModelError, UnmaskError, first_line
-from unmask.evaluate.crew import Job, Store
+from unmask.evaluate.crew import Job
 from unmask.evaluate.fleet import cluster
+from unmask.evaluate.fleet.metrics import Progress, metered
 from unmask.evaluate.fleet.queue import Queue
-from unmask.evaluate.fleet.workers import Loading, Place, Report, Worker, end
+from unmask.evaluate.fleet.workers import Place, Report, Worker, end
+from unmask.evaluate.loading import Loading, Source
 from unmask.evaluate.parts import Part
-from unmask.models import default_recipe, fingerprint
+from unmask.evaluate.rows import Line
 
 RESTARTS = 5  # of a worker, in a row without a part done
 TICK = 0.5  # seconds between two looks at the clock
 REFILL = 4  # batches in a part of a search that stops early
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a fleet stands."""
-
-    ready: int  # workers
-    asked: int
-    again: int  # parts that were begun again
-    seconds: float
+def to_workers(text: str | None) -> int | tuple[int, int] | None:
+    """`4` or `4-32`; None: as many as there is room for."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text or "1")
+    if found is None:
+        raise InputError(f"workers is {text!r}", "give a number, or a range like 4-32")
+    return None if text is None else int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
 
 
 @dataclass
@@ -47,20 +48,31 @@ class Member:
     place: Place | None = None
     loaded: bool = False
     hashes: bool = False
-    begun: bool = False
+    begun: set[int] = field(default_factory=set)  # the jobs that it has
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What a worker was asked for."""
+
+    member: Member
+    what: str
+    part: Part | None = None
+    queue: Queue | None = None  # that the part is of
 
 
 @dataclass
 class Fleet:
     """Actors on the machines of a cluster. `with Fleet("auto", model="text") as fleet: evaluate(task, fleet)`.
 
-    `address` is local (a cluster of this machine, which ends with the fleet), auto (that of RAY_ADDRESS, or the one
-    that runs here) or HOST:PORT. `workers` is their number, or (least, most) for a cluster that grows; by default there
-    are as many as it has room for. Each has `gpus` (0: none) and `cpus`, its threads.
+    They begin with the first part that there is to do. `address` is local (a cluster of this machine, which ends with
+    the fleet), auto (that of RAY_ADDRESS, or the one that runs here) or HOST:PORT. `workers` is their number, or
+    (least, most) for a cluster that grows; by default there are as many as it has room for. Each has `gpus` (0: none)
+    and `cpus`, its threads.
     """
 
     address: str = cluster.LOCAL
-    model: str | Loading = ""
+    model: str | Source = ""
     workers: int | tuple[int, int] | None = None
     gpus: float = 1
     cpus: int = 1
@@ -69,18 +81,12 @@ class Fleet:
     patience: float = 30.0  # seconds: an earlier part is never late
     wait: float = 300.0  # seconds for the first worker; without end where `workers` is a range
     on_progress: Callable[[Progress], None] = lambda progress: None
-    on_workers: Callable[[dict[str, int]], None] = lambda kinds: None
     refill: int | None = REFILL
     kinds: Counter[str] = field(default_factory=Counter)
     given_up: list[Part] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, str | Loading):
-            raise InputError("a model is not sent to workers, they load it", "give its name, or a Loading")
-        if not self.model:
-            raise InputError("a fleet needs the name of a model", "give model=NAME")
-        loading = Loading(self.model) if isinstance(self.model, str) else self.model
-        self.loading = loading if loading.folder else replace(loading, folder=os.getcwd())
+        self.loading = self._loading(self.model)
         least, most = (self.workers, self.workers) if isinstance(self.workers, int) else self.workers or (1, None)
         if least is not None and (least < 1 or (most is not None and most < least)):
             raise InputError(f"workers is {self.workers}", "give at least 1, or a range like 4-32")
@@ -91,12 +97,35 @@ class Fleet:
             raise InputError(
                 f"cpus is {self.cpus}, gpus is {self.gpus:g}", "give at least 1 CPU, and no less than 0 GPUs"
             )
+        self.ray: Any = None
+        self.weights: dict[Source, str | None] = {}
+        self.rows, self.lost, self.again, self.working = 0, 0, 0, 0.0  # all so far, and since when
+        self.record: Callable[[Progress], None] = lambda progress: None
         self.members: dict[str, Member] = {}
-        self.refs: dict[Any, tuple[Member, str, Part | None]] = {}
+        self.refs: dict[Any, Call] = {}
         self.failures: Counter[int] = Counter()
         self.hashed: set[str] = set()  # machines whose weights are known to be the right ones
         self.run = uuid.uuid4().hex[:6]
         self.made = 0
+
+    def _loading(self, model: str | Source) -> Source:
+        if not isinstance(model, str | Source):
+            raise InputError("a model is not sent to workers, they load it", "give its name, or a Loading")
+        if not model:
+            raise InputError("a fleet needs the name of a model", "give model=NAME")
+        loading = Loading(model) if isinstance(model, str) else model
+        return loading if loading.folder else replace(loading, folder=os.getcwd())
+
+    def load(self, model: str | Source) -> Fleet:
+        """The same fleet with this model from now on: workers with another one end."""
+        loading = self._loading(model)
+        if replace(loading, weights=None) != replace(self.loading, weights=None):
+            for member in list(self.members.values()):
+                self._kill(member)
+            self.loading = loading
+            self.hashed.clear()
+            self.kinds.clear()
+        return self
 
     # --- a crew ------------------------------------------------------------------------------------------------------
 
@@ -110,52 +139,79 @@ class Fleet:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {} if self.loading.trust_remote_code else default_recipe(self.loading.name, self.loading.revision)
+        return self.loading.settings
 
-    def prepare(self, job: Job, items: Sequence[Any]) -> Job:
-        found: list[Job] = []
-        soon = math.ceil(len(items) / (job.size * (self.refill or 1) if job.refills else job.size))
-        self._run(Queue([Part(0, items)], self.tries, 600.0), "prepared", job, found.append, soon)
-        return found[0]
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        return {"device": str(self.device), "threads": self.cpus, "workers": dict(self.kinds)}
 
-    def work(self, job: Job, parts: Sequence[Part], store: Store) -> None:
+    def prepare(self, jobs: Sequence[tuple[Job, Sequence[Any]]]) -> list[Job]:
+        found: dict[int, Job] = {}
+        parts = [Part(place, items, place) for place, (_, items) in enumerate(jobs)]
+        sizes = [job.size * (self.refill or 1) if job.refills else job.size for job, _ in jobs]
+        soon = sum(math.ceil(len(items) / size) for size, (_, items) in zip(sizes, jobs, strict=True))
+
+        def take(part: Part, job: Job) -> None:
+            found[part.number] = job
+
+        self._run(Queue(parts, self.tries, 600.0), "prepared", [job for job, _ in jobs], take, soon)
+        return [found[place] for place in range(len(jobs))]
+
+    def work(self, jobs: Sequence[Job], parts: Sequence[Part], store: Callable[[Part, list[Line]], None]) -> None:
         queue = Queue(parts, self.tries, self.patience)
         for member in self.members.values():
-            member.begun = False
-        self._run(queue, "do", job, store)
+            member.begun.clear()
+        self.working = self.working or time.monotonic()
+
+        def take(part: Part, rows: list[Line]) -> None:
+            self.rows += len(rows)
+            store(part, rows)
+
+        self._run(queue, "do", jobs, take)
         self.given_up += queue.given_up
 
     # --- begin and end -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Fleet:
-        self.began = time.monotonic()
-        if self.loading.weights is None:
-            self.loading = replace(self.loading, weights=fingerprint(self.loading.name, self.loading.revision))
-        self.ray = cluster.connected(self.address, self.most, self.gpus, self.cpus)
-        self.here = str(self.ray.get_runtime_context().get_node_id())
-        if self.most is None:
-            self.most = max(1, cluster.room(self.ray, self.gpus, self.cpus))
         return self
 
     def __exit__(self, *error: object) -> None:
-        for member in list(self.members.values()):
-            self._kill(member)
-        self.ray.shutdown()  # ends a local cluster; another one stays
+        if self.ray is not None and self.ray.is_initialized():  # else the user has ended it
+            for member in list(self.members.values()):
+                self._kill(member)
+            self.ray.shutdown()  # ends a local cluster; another one stays
+        self.ray = None
+
+    def _begin(self) -> None:
+        if self.loading.weights is None:
+            if self.loading not in self.weights:
+                self.weights[self.loading] = self.loading.fingerprint()
+            self.loading = replace(self.loading, weights=self.weights[self.loading])
+        if self.ray is not None:
+            return
+        self.ray = cluster.connected(self.address, self.most, self.gpus, self.cpus)
+        self.record = metered(self.run)
+        self.here = str(self.ray.get_runtime_context().get_node_id())
+        if self.most is None:
+            self.most = max(1, cluster.room(self.ray, self.gpus, self.cpus))
 
     # --- the loop ----------------------------------------------------------------------------------------------------
 
-    def _run(self, queue: Queue, call: str, job: Job, take: Callable[[Any], None], soon: int = 0) -> None:
+    def _run(
+        self, queue: Queue, call: str, jobs: Sequence[Job], take: Callable[[Part, Any], None], soon: int = 0
+    ) -> None:
         """Do all parts of a queue with one method of the workers; `take` gets each first result.
 
         Workers for the parts that come `soon` begin to load meanwhile.
         """
+        self._begin()
         last, started = time.monotonic(), False
         while queue.left:
             self._hire(max(queue.left, soon))
             ready = [member for member in self.members.values() if self._is_ready(member)]
             started = started or len(ready) >= min(self.least, queue.left)
             if started:
-                self._hand_out(queue, ready, call, job)
+                self._hand_out(queue, ready, call, jobs)
             found, _ = self.ray.wait(list(self.refs), num_returns=1, timeout=TICK)
             for ref in found:
                 self._take(ref, queue, take)
@@ -163,7 +219,11 @@ class Fleet:
             if not self.elastic and time.monotonic() - last > self.wait:
                 raise InputError(f"no worker was ready after {self.wait:.0f} s", self._lacks())
             asked = min(self.most or 1, queue.left + len(ready))
-            self.on_progress(Progress(len(ready), asked, queue.again, time.monotonic() - self.began))
+            rate = self.rows / (time.monotonic() - self.working + 1e-9) if self.working else 0.0
+            now = Progress(len(ready), asked, self.lost, self.again + queue.again, self.rows, rate)
+            self.record(now)
+            self.on_progress(now)
+        self.again += queue.again
 
     def _lacks(self) -> str:
         each = f"{self.gpus:g} GPUs and {self.cpus} CPUs" if self.gpus else f"{self.cpus} CPUs"
@@ -184,25 +244,26 @@ class Fleet:
             how = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_restarts": 0, "max_task_retries": 0, "name": name}
             actor = self.ray.remote(Worker).options(**how).remote(str(self.device), self.cpus)
             member = self.members[name] = Member(name, slot, actor)
-            self.refs[actor.where.remote()] = member, "where", None
+            self.refs[actor.where.remote()] = Call(member, "where")
 
-    def _hand_out(self, queue: Queue, ready: Sequence[Member], call: str, job: Job) -> None:
+    def _hand_out(self, queue: Queue, ready: Sequence[Member], call: str, jobs: Sequence[Job]) -> None:
         for member in ready:
             while (part := queue.next(member.name, len(ready), time.monotonic())) is not None:
                 if call == "prepared":
-                    ref = member.actor.prepared.remote(job, list(part.items))
+                    ref = member.actor.prepared.remote(jobs[part.job], list(part.items))
                 else:
-                    if not member.begun:
-                        self.refs[member.actor.begin.remote(job)] = member, "begin", None
-                        member.begun = True
-                    ref = member.actor.do.remote(list(part.items))
-                self.refs[ref] = member, "part", part
+                    if part.job not in member.begun:
+                        self.refs[member.actor.begin.remote(part.job, jobs[part.job])] = Call(member, "begin")
+                        member.begun.add(part.job)
+                    ref = member.actor.do.remote(part.job, list(part.items))
+                self.refs[ref] = Call(member, "part", part, queue)
 
-    def _take(self, ref: Any, queue: Queue, take: Callable[[Any], None]) -> None:
+    def _take(self, ref: Any, queue: Queue, take: Callable[[Part, Any], None]) -> None:
         """Take the answer of a worker; one that was lost gives its parts back."""
         if ref not in self.refs:  # of a worker that was lost meanwhile
             return
-        member, what, part = self.refs.pop(ref)
+        call = self.refs.pop(ref)
+        member, what, part = call.member, call.what, call.part
         errors = self.ray.exceptions
         try:
             found = self.ray.get(ref)
@@ -215,11 +276,11 @@ class Fleet:
             self._welcome(member, found)
         elif what == "load":
             self._loaded(member, found)
-        elif part is not None:
+        elif part is not None and call.queue is queue:  # else it was late, and others have done it in an earlier run
             self.failures[member.slot] = 0
             first, hung = queue.finished(member.name, part, time.monotonic())
             if first:
-                take(found)
+                take(part, found)
             for name in hung:
                 self._lose(self.members[name], queue, None)
 
@@ -231,7 +292,7 @@ class Fleet:
         member.place = place
         busy = {other.place.node for other in self.members.values() if other.hashes and other.place is not None}
         member.hashes = place.node not in self.hashed | busy
-        self.refs[member.actor.load.remote(self.loading, member.hashes)] = member, "load", None
+        self.refs[member.actor.load.remote(self.loading, member.hashes)] = Call(member, "load")
 
     def _loaded(self, member: Member, report: Report) -> None:
         assert member.place is not None
@@ -239,13 +300,13 @@ class Fleet:
         if member.hashes:
             self.hashed.add(member.place.node)
         self.kinds[report.kind] += 1
-        self.on_workers(dict(self.kinds))
 
     # --- losses ------------------------------------------------------------------------------------------------------
 
     def _lose(self, member: Member, queue: Queue, error: BaseException | None) -> None:
         """Give the parts of a worker back; a new one takes its slot."""
         self._kill(member)
+        self.lost += 1
         hopeless = queue.gone(member.name)
         if hopeless is not None and not self.skip_lost:
             what = f"{queue.tries} workers were lost while they did questions {hopeless.named()}"
@@ -257,7 +318,7 @@ class Fleet:
 
     def _kill(self, member: Member) -> None:
         self.members.pop(member.name, None)
-        self.refs = {ref: entry for ref, entry in self.refs.items() if entry[0] is not member}
+        self.refs = {ref: entry for ref, entry in self.refs.items() if entry.member is not member}
         self.ray.kill(member.actor)
         if member.place is None:
             return

@@ -3,7 +3,7 @@
 load_judge(name) -> Judge;  opinions(judge, texts) -> Opinion of each;  figures(rows) -> means and correlations
 """
 
-from unmask.evaluate.judge.files import DEFAULT, export, load_judge
+from unmask.evaluate.judge.files import DEFAULT, Reader, export, load_judge
 from unmask.evaluate.judge.judge import CONVENTIONS, LENGTH, Judge, Opinion, Rules, diversity, opinions
 from unmask.evaluate.judge.rows import Sample, figures, judged, read_samples
 from unmask.evaluate.stats import bootstrap, ceiling, pearson, spearman
@@ -14,6 +14,7 @@ __all__ = [
     "LENGTH",
     "Judge",
     "Opinion",
+    "Reader",
     "Rules",
     "Sample",
     "bootstrap",

@@ -14,6 +14,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stderr, suppress
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from torch import Tensor
 from unmask.errors import InputError, ModelError, guarded
 from unmask.evaluate.judge.gguf import check_header
 from unmask.evaluate.judge.judge import Judge
-from unmask.evaluate.judge.stories import PUBLISHED, SOURCE, is_source, source_judge
-from unmask.models import on_device
+from unmask.evaluate.judge.stories import PUBLISHED, SOURCE, is_source, source_judge, source_path
+from unmask.evaluate.loading import Source
+from unmask.models import hashed, on_device
 from unmask.models.families.blueprint import MOST
 from unmask.models.files.bits import pack, unpack
 from unmask.models.files.checkpoint import DTYPES, dtype_name, new_checkpoint, write_json, write_weights
@@ -40,6 +42,7 @@ DOCUMENT = "<|endoftext|>"  # what stands between documents in many vocabularies
 LIMITS = ("max_position_embeddings", "n_positions", "max_sequence_length")
 CONTEXT = 1024  # tokens of context where the config names no limit
 NEEDED = ("gguf", "accelerate")  # by transformers' reader of GGUF
+WEIGHTS = (".safetensors", ".bin")  # endings of the files of a directory that hold weights
 OLDEST = (4, 56)  # transformers: the first whose dtype is called so
 
 
@@ -88,6 +91,21 @@ def load_judge(
         model = model.to(place).eval().requires_grad_(False)
     first, last = _edges(name, words, start)
     return Judge(model, words, name, first, last, _context(model.config))
+
+
+@dataclass(frozen=True)
+class Reader(Source):
+    """A judge that workers load."""
+
+    start: str | None = None
+
+    def load(self, device: str) -> Judge:
+        how: dict[str, Any] = {name: getattr(self, name) for name in ("start", "revision", "trust_remote_code")}
+        return load_judge(self.name, device, self.dtype, **how)
+
+    def fingerprint(self) -> str | None:
+        path = source_path(self.name) if is_source(self.name) else _path(self.name, self.revision, False)
+        return hashed([path] if path.is_file() else sorted(one for one in path.iterdir() if one.suffix in WEIGHTS))
 
 
 def _path(name: str, revision: str | None, trusted: bool) -> Path:

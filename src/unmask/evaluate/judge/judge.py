@@ -167,8 +167,12 @@ def opinions(
     rules: Rules = Rules(),
     tokens: Sequence[Sequence[int] | None] | None = None,
     ended: Sequence[bool] | None = None,
+    first: int = 0,
 ) -> Iterator[list[Opinion]]:
-    """The judgement of each text, in batches; `tokens` are those of the generating model, and some texts have ended."""
+    """The judgement of each text, in batches; `tokens` are those of the generating model, and some texts have ended.
+
+    `first` is the place of the first text among all, for errors.
+    """
     rules.check(judge)
     written = [None] * len(texts) if tokens is None else tokens
     most = rules.budget or BUDGET.get(judge.device.type, BUDGET["cpu"])
@@ -176,7 +180,7 @@ def opinions(
     while begin < len(texts):
         some: list[list[int]] = []
         while begin + len(some) < len(texts) and (not some or max(map(len, some)) * (len(some) + 1) <= most):
-            some.append(_ids(judge, texts[begin + len(some)], begin + len(some)))
+            some.append(_ids(judge, texts[begin + len(some)], first + begin + len(some)))
         end = begin + len(some)
         over = [rules.ends and one for one in ended[begin:end]] if ended is not None else [False] * len(some)
         yield _judged(judge, some, texts[begin:end], rules, written[begin:end], over)

@@ -8,15 +8,17 @@ import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unmask.errors import InputError, unknown
+from unmask.evaluate import batch
+from unmask.evaluate.crew import Crew, Store, Work, crew_of, run
 from unmask.evaluate.judge.judge import GRAMS, Judge, Opinion, Rules, opinions
-from unmask.evaluate.rows import KIND, JsonLines
+from unmask.evaluate.rows import KIND, JsonLines, Line
 from unmask.evaluate.stats import Floats, bootstrap, ceiling, pearson, spearman
 from unmask.tasks import files
 
@@ -105,8 +107,44 @@ def _is_plain(value: object) -> bool:
 # --- out -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Text:
+    """What is judged of a sample."""
+
+    number: int  # its place among all, from 0
+    text: str
+    tokens: list[int] | None
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Judging:
+    """The job of a judge: texts -> opinions."""
+
+    rules: Rules
+    size: int  # texts of a part
+    how: Row = field(default_factory=dict)  # what must be equal for figures to be compared, once the judge is known
+
+    @property
+    def refills(self) -> bool:
+        return False
+
+    def check(self) -> None:
+        """Texts are judged anywhere."""
+
+    def prepared(self, judge: Judge, items: Sequence[Text]) -> Judging:
+        self.rules.check(judge)
+        return replace(self, how=_how(judge, self.rules))
+
+    def do(self, judge: Judge, items: Sequence[Text], store: Store, on_event: object = None) -> None:
+        written, ended = [one.tokens for one in items], [one.ended for one in items]
+        left = iter(items)
+        for some in opinions(judge, [one.text for one in items], self.rules, written, ended, items[0].number):
+            store([{"number": next(left).number, "opinion": one} for one in some])
+
+
 def judged(
-    judge: Judge,
+    judge: Judge | Crew,
     samples: Sequence[Sample],
     rules: Rules = Rules(),
     path: str | Path | None = None,
@@ -114,27 +152,30 @@ def judged(
 ) -> list[Row]:
     """A row for each sample, in their order; those that the file holds already are not judged again.
 
-    Rows are appended to the file after every batch. A file with rows of another judge, or by other rules, is refused:
-    the figures of one file can be compared. `on_progress` gets the number of samples done.
+    Rows are appended to the file after every batch. Texts are judged in parts that are cut at the same places whatever
+    the file holds, so that a resumed run rounds like one that was never stopped. A file with rows of another judge, or
+    by other rules, is refused: the figures of one file can be compared. `on_progress` gets the number of samples done.
     """
-    rules.check(judge)
-    how = _how(judge, rules)
+    crew = crew_of(judge)
+    items = [Text(number, one.text, one.tokens, one.ended) for number, one in enumerate(samples)]
+    (job,) = crew.prepare([(Judging(rules, batch.size("judged", crew.device)), items)])
+    assert isinstance(job, Judging)
     with nullcontext() if path is None else JsonLines(path) as file:
-        known = {} if file is None else _known(file.lines, str(path), how)
+        known = {} if file is None else _known(file.lines, str(path), job.how)
         if file is not None and not file.lines and file.torn[:1] not in (b"", b"{"):
             raise InputError(f"{str(path)!r} holds other things than judged rows", "give another file")
-        left = [sample for sample in samples if sample.key not in known]
-        on_progress(len(samples) - len(left))
-        done = 0
-        written, ended = [sample.tokens for sample in left], [sample.ended for sample in left]
-        for some in opinions(judge, [sample.text for sample in left], rules, written, ended):
-            pairs = zip(left[done : done + len(some)], some, strict=True)
-            new = {sample.key: _row(sample, opinion, how) for sample, opinion in pairs}
+
+        def store(lines: list[Line]) -> None:
+            pairs = [(samples[line["number"]], line["opinion"]) for line in lines]
+            new = {sample.key: _row(sample, opinion, job.how) for sample, opinion in pairs if sample.key not in known}
             if file is not None:
                 file.add(new.values())
-            known |= new
-            done += len(some)
-            on_progress(len(samples) - len(left) + done)
+            known.update(new)
+            on_progress(sum(sample.key in known for sample in samples))
+
+        done = {number for number, sample in enumerate(samples) if sample.key in known}
+        on_progress(len(done))
+        run(crew, [Work(job, items, store, done, prepared=True)])
     return [known[sample.key] for sample in samples]
 
 

@@ -279,11 +279,16 @@ def is_source(name: str) -> bool:
     return name == SOURCE or (path.is_file() and path.suffix == Path(PUBLISHED).suffix)
 
 
-def source_judge(name: str, device: torch.device, dtype: torch.dtype) -> Judge:
-    """The source as a judge: its ln p is the law of the stories, up to the end of its context."""
+def source_path(name: str) -> Path:
+    """The file or directory of the source of this name."""
     path = os.environ.get(PLACE) if name == SOURCE and not Path(name).exists() else name
     if not path:
         raise ModelError(f"the file of {SOURCE} is not known", f"get it by {WAY}, with --judge PATH or as {PLACE}")
-    source = read_source(path).to(device, dtype)
+    return Path(path).expanduser()
+
+
+def source_judge(name: str, device: torch.device, dtype: torch.dtype) -> Judge:
+    """The source as a judge: its ln p is the law of the stories, up to the end of its context."""
+    source = read_source(source_path(name)).to(device, dtype)
     window = source.shape.context + 1  # <s>, and all that it predicts
     return Judge(CausalModel(source), CausalWords(source.words), name, BEGIN, BEGIN, window, cut=True)

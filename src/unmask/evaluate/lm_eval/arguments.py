@@ -60,11 +60,18 @@ class ModelArgs:
     mc_num: int = DRAWS
     is_check_greedy: bool = True
     rows: str | None = None  # a file
+    ray: str | None = None  # workers of Ray do the batches: local, auto or HOST:PORT
+    workers: str | None = None  # their number, or a range like 4-32
+    gpus: float = 1.0  # of each worker; 0: they run on CPUs
+    cpus: int = 1  # of each worker, and its threads
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+WORKERS = ("workers", "gpus", "cpus")  # that need ray
 OPTIONS = {name: row_of(one, "model_args", "") for name, one in parameters(ModelArgs).items() if name != "settings"}
-OPTIONS |= {name: replace(OPTIONS[name], range=COUNT) for name in ("batch_size", "max_rows", "max_length", "mc_num")}
+OPTIONS |= {
+    name: replace(OPTIONS[name], range=COUNT) for name in ("batch_size", "max_rows", "max_length", "mc_num", "cpus")
+}
 
 
 def options(model_args: Mapping[str, Any]) -> ModelArgs:
@@ -89,6 +96,11 @@ def options(model_args: Mapping[str, Any]) -> ModelArgs:
             raise unknown("model_arg", given, names, "see `unmask help lm-eval-details`")
     if "pretrained" not in own:
         raise SettingError("pretrained is missing", "name a model: --model_args pretrained=text")
+    lone = [name for name in WORKERS if name in own and "ray" not in own]
+    if lone:
+        raise SettingError(f"{lone[0]} has no effect without ray", "add ray=local, ray=auto or ray=HOST:PORT")
+    if "ray" in own and "device" in own:
+        raise SettingError("device has no effect with ray", "gpus says where workers run")
     settings = {**base, **settings}
     Recipe.from_dict({"length": 1, **settings})  # refuses bad settings before a model is loaded
     return ModelArgs(**own, settings=settings)

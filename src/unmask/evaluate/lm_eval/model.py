@@ -5,12 +5,14 @@ Importing this module makes the name known to the harness; `main` runs the harne
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +20,26 @@ import torch
 
 from unmask._version import __version__
 from unmask.core.denoiser import Chats
-from unmask.decoding.decode import Result, decode_batch
-from unmask.decoding.likelihood import Bound, Piece, Question, greedy, score, windows
+from unmask.decoding.likelihood import Bound, Piece, Question, windows
 from unmask.errors import InputError, ModelError, many
-from unmask.evaluate.batch import parts
+from unmask.evaluate.crew import Crew, Here, Store, Work, run
+from unmask.evaluate.fleet import Fleet, to_workers
 from unmask.evaluate.lm_eval import arguments
-from unmask.evaluate.lm_eval.arguments import TextRequest
+from unmask.evaluate.lm_eval.arguments import ModelArgs, TextRequest
+from unmask.evaluate.lm_eval.jobs import (
+    QUESTIONS,
+    About,
+    Answer,
+    Bounds,
+    Greedy,
+    Prompt,
+    Scored,
+    Texts,
+    longest_first,
+)
 from unmask.evaluate.lm_eval.origins import Origin, RequestRows, origins
-from unmask.models import load
-from unmask.models.wrap import Chunked, Guided
+from unmask.evaluate.loading import Loading
+from unmask.evaluate.rows import Line
 
 try:
     import lm_eval.models  # fills the harness's list of models, which it does itself only while the list is empty
@@ -37,18 +50,8 @@ try:
 except ImportError as missing:
     raise ModelError(f"lm-eval is not there ({missing})", "pip install 'unmask[lm-eval]'") from None
 
+LOADING = ("dtype", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift", "max_rows")
 log = logging.getLogger("lm_eval.unmask")  # under the harness's own, which writes it as it writes all else
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One text that is requested."""
-
-    place: int
-    ids: list[int]
-    dropped: int  # tokens of the prompt, at its left, that have no room
-    ask: TextRequest
-    origin: Origin
 
 
 class Unmask(LM):
@@ -60,19 +63,11 @@ class Unmask(LM):
             raise InputError("unmask runs in one process", "start lm_eval without accelerate or torchrun")
         self.options = given = arguments.options(model_args)
         self.rows = RequestRows(None if given.rows is None else Path(given.rows).expanduser())
-        model = load(
-            given.pretrained,
-            given.device or ("cuda" if torch.cuda.is_available() else "cpu"),
-            given.dtype,
-            mask_id=given.mask_id,
-            tokenizer=given.tokenizer,
-            revision=given.revision,
-            trust_remote_code=given.trust_remote_code,
-            shift=given.shift,
-            blocks=given.blocks,
-        )
-        self.model = model if given.max_rows is None else Chunked(model, given.max_rows)
-        self._device = self.model.device
+        self.crew = _crew(given)
+        (about,) = self.crew.prepare([(About(), ())])
+        assert isinstance(about, About)
+        self.model = about
+        self._device = torch.device(about.device)
         limits = [limit for limit in (self.model.limit, given.max_length) if limit is not None]
         self.limit = min(limits, default=None)
         self._said: set[str] = set()
@@ -81,8 +76,9 @@ class Unmask(LM):
     def create_from_arg_obj(cls, arg_dict: Mapping[str, Any], additional_config: Any = None) -> Unmask:
         """--model_args take precedence over --batch_size and --device, which the harness always fills in."""
         defaults = dict(additional_config or {})
-        if str(defaults.get("device")).startswith("cuda") and not torch.cuda.is_available():
-            del defaults["device"]  # it says cuda:0 on any machine, and takes what is there
+        absent = str(defaults.get("device")).startswith("cuda") and not torch.cuda.is_available()
+        if absent or "ray" in arg_dict:
+            defaults.pop("device", None)  # it says cuda:0 on any machine, and takes what is there
         return cls(**{**defaults, **arg_dict})
 
     @classmethod
@@ -93,25 +89,29 @@ class Unmask(LM):
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """A text for each request, up to its stop strings: equal settings together, the longest prompts first."""
-        jobs = [self._job(place, *one) for place, one in enumerate(zip(requests, origins(requests), strict=True))]
-        dropped = [job.dropped for job in jobs if job.dropped]
+        come_from = origins(requests)
+        asked = [self._asked(place, *one) for place, one in enumerate(zip(requests, come_from, strict=True))]
+        dropped = [one.dropped for _, one in asked if one.dropped]
         if dropped:
             what = many(len(dropped), "prompt is", "prompts are")
             self._say(f"{what} cut from the left, by up to {many(max(dropped), 'token')}: {self._room()}")
-        groups: dict[TextRequest, list[_Job]] = {}
-        for job in sorted(jobs, key=lambda job: -len(job.ids)):
-            groups.setdefault(job.ask, []).append(job)
-        texts = [""] * len(jobs)
-        with tqdm(total=len(jobs), disable=disable_tqdm, desc="unmask: generate_until") as bar:
-            for batch in (part for group in groups.values() for part in parts(group, self.options.batch_size)):
-                for job, result in zip(batch, self._decode(batch), strict=True):
-                    texts[job.place] = text = job.ask.cut(result.text)
-                    self.rows.keep(job.origin, "generate_until", _text_row(job, result, text))
-                    self.cache_hook.add_partial("generate_until", requests[job.place].args, text)
-                    bar.update()
+        groups: dict[TextRequest, list[Prompt]] = {}
+        for ask, prompt in sorted(asked, key=lambda pair: -len(pair[1].ids)):
+            groups.setdefault(ask, []).append(prompt)
+        texts = [""] * len(asked)
+
+        def store(lines: list[Line]) -> None:
+            for line in lines:
+                place, row = _unnumbered(line)
+                texts[place] = row["text"]
+                self.rows.keep(come_from[place], "generate_until", row)
+                self.cache_hook.add_partial("generate_until", requests[place].args, row["text"])
+
+        jobs = [Work(Texts(self.options.batch_size, ask), some, store) for ask, some in groups.items()]
+        self._run(jobs, "generate_until", disable_tqdm)
         return texts
 
-    def _job(self, place: int, request: Any, origin: Origin) -> _Job:
+    def _asked(self, place: int, request: Any, origin: Origin) -> tuple[TextRequest, Prompt]:
         context, generation_kwargs = request.args[:2]
         ask = arguments.ask(self.options, generation_kwargs, self.limit)
         for note in ask.notes:
@@ -122,19 +122,7 @@ class Unmask(LM):
         kept = ids[max(0, len(ids) - room) :]
         if not kept and ask.recipe.guidance > 0:  # there is nothing to be guided by
             ask = TextRequest(ask.recipe.replace(guidance=0.0), ask.until)
-        return _Job(place, kept, len(ids) - len(kept), ask, origin)
-
-    def _decode(self, batch: Sequence[_Job]) -> list[Result]:
-        ask, seed = batch[0].ask, batch[0].ask.recipe.seed
-        votes = ask.recipe.build_search().choose.needs_answers
-        return decode_batch(
-            self.model,
-            [job.ids for job in batch],
-            recipe=ask.recipe,
-            stop=ask.until,
-            seeds=[job.origin.key(seed) for job in batch],
-            answer=ask.cut if votes else None,
-        )
+        return ask, Prompt(place, kept, len(ids) - len(kept), origin.key(ask.recipe.seed))
 
     # --- likelihoods ---
 
@@ -148,18 +136,24 @@ class Unmask(LM):
             self._say(f"{what} cut from the left, by up to {many(max(cut), 'token')}: {self._room()}")
         checked = self._greedy(asked, disable_tqdm) if self.options.is_check_greedy else None
         found = [(0.0, False)] * len(asked)
-        for place, bound in self._score("loglikelihood", requests, asked, checked, disable_tqdm):
+
+        def on_bound(place: int, bound: Bound) -> None:
             found[place] = (bound.value, False if checked is None else checked[place][0])
             self.cache_hook.add_partial("loglikelihood", requests[place].args, found[place])
+
+        self._score("loglikelihood", requests, asked, checked, disable_tqdm, on_bound)
         return found
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """The bound of each whole text: in windows, where it is longer than the model's context."""
         asked = [windows([], self._encode(request.args[0]), self.limit) for request in requests]
         found = [0.0] * len(asked)
-        for place, bound in self._score("loglikelihood_rolling", requests, asked, None, disable_tqdm):
+
+        def on_bound(place: int, bound: Bound) -> None:
             found[place] = bound.value
             self.cache_hook.add_partial("loglikelihood_rolling", requests[place].args, bound.value)
+
+        self._score("loglikelihood_rolling", requests, asked, None, disable_tqdm, on_bound)
         return found
 
     def _score(
@@ -169,15 +163,15 @@ class Unmask(LM):
         asked: Sequence[list[Piece]],
         checked: Sequence[tuple[bool, int]] | None,  # greedy or not, and what it took to know
         quiet: bool,
-    ) -> Iterator[tuple[int, Bound]]:
+        on_bound: Callable[[int, Bound], None],
+    ) -> None:
         """The bound of each request, kept as a row, as they are done."""
         seed, scale = self.options.settings.get("seed", 0), self.options.settings.get("guidance", 0)
         come_from = origins(requests)
         # Answers to one question share their masks: what chance does to one, it does to all.
         questions = [Question(p, o.key(seed, alike=True)) for p, o in zip(asked, come_from, strict=True)]
-        denoiser = Guided(self.model, scale) if scale > 0 else self.model
-        done = score(denoiser, questions, self.options.mc_num, self.options.batch_size)
-        for place, bound in tqdm(done, total=len(asked), disable=quiet, desc=f"unmask: {kind}"):
+
+        def keep(place: int, bound: Bound) -> None:
             flag, more = (None, 0) if checked is None else checked[place]
             row = {
                 "value": bound.value,
@@ -190,25 +184,52 @@ class Unmask(LM):
                 "evaluations": bound.evaluations + more,
             }
             self.rows.keep(come_from[place], kind, row)
-            yield place, bound
+            on_bound(place, bound)
+
+        def store(lines: list[Line]) -> None:
+            for line in lines:
+                keep(line["number"], line["bound"])
+
+        job = Bounds(QUESTIONS, self.options.mc_num, self.options.batch_size, scale)
+        items = longest_first([Scored(place, question) for place, question in enumerate(questions)])
+        self._run([Work(job, items, store)], kind, quiet)
 
     def _greedy(self, asked: Sequence[list[Piece]], quiet: bool) -> list[tuple[bool, int]]:
         """Whether all pieces of each answer are greedy, with the evaluations; an empty answer is."""
         flags, scale = [(True, 0)] * len(asked), self.options.settings.get("guidance", 0.0)
         rows = [(place, piece) for place, pieces in enumerate(asked) for piece in pieces]
         rows.sort(key=lambda row: (not row[1].given, -len(row[1].given) - len(row[1].target)))
-        with tqdm(total=len(rows), disable=quiet, desc="unmask: greedy or not") as bar:
-            for given in (True, False):  # without a context there is nothing to be guided by
-                for part in parts([row for row in rows if bool(row[1].given) is given], self.options.batch_size):
-                    found = greedy(self.model, [piece for _, piece in part], scale if given else 0.0)
-                    for (place, _), (flag, more) in zip(part, found, strict=True):
-                        flags[place] = (flags[place][0] and flag, flags[place][1] + more)
-                    bar.update(len(part))
+
+        def store(lines: list[Line]) -> None:
+            for line in lines:
+                place = rows[line["number"]][0]
+                flags[place] = (flags[place][0] and line["greedy"], flags[place][1] + line["evaluations"])
+
+        works = []
+        for given in (True, False):  # without a context there is nothing to be guided by
+            items = [Answer(number, piece) for number, (_, piece) in enumerate(rows) if bool(piece.given) is given]
+            works.append(Work(Greedy(self.options.batch_size, scale if given else 0.0), items, store))
+        self._run(works, "greedy or not", quiet)
         return flags
+
+    # --- the work ---
+
+    def _run(self, works: Sequence[Work], what: str, quiet: bool) -> None:
+        """Have the crew do it, with a bar."""
+        with tqdm(total=sum(len(work.items) for work in works), disable=quiet, desc=f"unmask: {what}") as bar:
+
+            def counted(store: Store, lines: list[Line]) -> None:
+                store(lines)
+                bar.update(len(lines))
+
+            if isinstance(self.crew, Fleet):
+                self.crew.on_progress = lambda now: bar.set_postfix_str(str(now))
+            run(self.crew, [replace(work, store=partial(counted, work.store)) for work in works])
 
     # --- tokens ---
 
     def _encode(self, text: str) -> list[int]:
+        assert self.model.tokenizer is not None
         return self.model.tokenizer.encode(text)
 
     def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -244,7 +265,8 @@ class Unmask(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """For the `config` of the harness's results: what was decoded how, and what it cost."""
-        about = {"version": __version__, "model": self.model.name, "device": str(self.model.device)}
+        about = {"version": __version__, "model": self.model.name, "device": self.model.device}
+        about |= self.crew.origin
         return {"unmask": {**about, "settings": self.options.settings, **self.rows.summary()}}
 
     def _say(self, note: str) -> None:
@@ -257,19 +279,21 @@ class Unmask(LM):
         return f"{self.model.name} takes {self.limit} tokens in all"
 
 
-def _text_row(job: _Job, result: Result, text: str) -> dict[str, Any]:
-    return {
-        "text": text,
-        "path_entropy": result.path_entropy,
-        "steps": result.steps,
-        "calls": result.calls,
-        "evaluations": result.evaluations,
-        "lineages": result.lineages,
-        "seed": result.seed,
-        "prompt_tokens": len(job.ids),
-        "dropped_tokens": job.dropped,
-        "recipe": result.recipe.to_dict(),
-    }
+def _crew(given: ModelArgs) -> Crew:
+    """This process, or workers, who end with it."""
+    plain = {name: getattr(given, name) for name in LOADING}
+    loading = Loading(given.pretrained, **plain)
+    if given.ray is None:
+        return Here(loading.load(given.device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    if given.trust_remote_code:
+        raise InputError("ray and trust_remote_code exclude each other", "code of a checkpoint makes its tokenizer")
+    fleet = Fleet(given.ray, loading, to_workers(given.workers), given.gpus, given.cpus)
+    atexit.register(fleet.__exit__)
+    return fleet
+
+
+def _unnumbered(line: Line) -> tuple[int, Line]:
+    return line["number"], {name: value for name, value in line.items() if name != "number"}
 
 
 # --- the harness -----------------------------------------------------------------------------------------------------
