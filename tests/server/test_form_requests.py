@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 import openai
 import pytest
 from openai import OpenAI
+from serving import ASK, begin, hang_up, right, running
+
+from unmask import load
+from unmask.decoding import form as forms
+from unmask.server.limits import Limits, Refusal
+from unmask.server.turns import Turns
 
 SCHEMA = {
     "type": "object",
@@ -86,3 +97,48 @@ def test_refusals_name_the_field(client: OpenAI, body: dict[str, object], param:
     with pytest.raises(openai.BadRequestError, match=why) as caught:
         client.completions.create(model="text", prompt="Q", max_tokens=4, extra_body=body)
     assert caught.value.param == param and "\n" not in str(caught.value.body["message"])
+
+
+def test_constraints_that_take_long_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took all threads of the server: nothing was read until all were compiled, and nothing decoded either."""
+    compiled, begun = forms.compiled, threading.Event()
+
+    def slow(*given: Any) -> Any:
+        begun.set()
+        time.sleep(0.5)
+        return compiled(*given)
+
+    with running({"table": load("table")}) as here:
+        right(here)
+        monkeypatch.setattr(forms, "compiled", slow)
+        lines = [begin(here, {**ASK, "matches": f"a{{1,{3 + place}}}|b"}) for place in range(60)]
+        assert begun.wait(10)
+        time.sleep(0.3)
+        began = time.monotonic()
+        right(here)
+        assert time.monotonic() - began < 4
+        for line in lines:
+            hang_up(line)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10  # it stops without compiling what is left
+
+
+def test_clients_with_constraints_take_turns() -> None:
+    async def served() -> None:
+        turns, done = Turns(Limits(queue=40)), list[str]()
+
+        def work(name: str) -> Callable[[], None]:
+            return lambda: (time.sleep(0.02), done.append(name))[1]
+
+        many = [asyncio.ensure_future(turns.run("many", work("many"))) for _ in range(60)]
+        await asyncio.sleep(0.05)
+        await turns.run("one", work("one"))
+        place = done.index("one")
+        answers = await asyncio.gather(*many, return_exceptions=True)
+        turns.close()
+        refused = [one for one in answers if isinstance(one, Refusal) and one.status == 429]
+        assert len(refused) >= 20 and done.count("many") == 60 - len(refused)
+        assert not turns.waiting and not turns.locks
+        assert place < 12
+
+    asyncio.run(served())

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from unmask.decoding.trace import Canvases, Event
 from unmask.server.answer import ChoiceText, Writer, choice_text, logprobs, number, path_field, request_field
-from unmask.server.batcher import Batcher, Decoded, Message, QueuedChoice, late
-from unmask.server.limits import Refusal, refusal
+from unmask.server.batcher import Batcher, Decoded, Message, QueuedChoice
+from unmask.server.limits import Refusal, late, refusal
 from unmask.server.request import ParsedRequest
 from unmask.server.stream import SentText, sse
 

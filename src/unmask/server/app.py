@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv6Network
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from unmask.server.pages import PAGES, ROUTES
 from unmask.server.puzzle import kind_of
 from unmask.server.refusals import invalid
 from unmask.server.request import Body, ParsedRequest, ServeConfig, parse, standing
+from unmask.server.turns import Turns
 
 Found = TypeVar("Found")
 PATIENCE = 0.3  # seconds for the last step when the server stops
@@ -43,17 +45,19 @@ class AppState:
     config: ServeConfig
     batcher: Batcher
     wants_token: bool
+    turns: Turns
     started: int = field(default_factory=lambda: int(time.time()))
 
 
 def make_app(config: ServeConfig, token: str | None = None, local: bool = True) -> tuple[Middleware, Batcher]:
     """The application behind its middleware, and the batcher that decodes for it."""
     metrics = Metrics()
-    batcher = Batcher(config.models, config.limits, metrics)
+    batcher, turns = Batcher(config.models, config.limits, metrics), Turns(config.limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
+        turns.close()
         batcher.close()
         await run_in_threadpool(batcher.join, PATIENCE)
 
@@ -66,7 +70,7 @@ def make_app(config: ServeConfig, token: str | None = None, local: bool = True) 
         redirect_slashes=False,  # it would lead to any host that the request names
         lifespan=lifespan,
     )
-    app.state.unmask = AppState(config, batcher, token is not None)
+    app.state.unmask = AppState(config, batcher, token is not None, turns)
     app.include_router(PAGES)
     app.include_router(OUTER)
     app.include_router(INNER, dependencies=[] if token is None else [Depends(HTTPBearer(auto_error=False))])
@@ -228,7 +232,11 @@ async def paths(request: Request, body: schemas.Paths) -> Response:
 async def _active(request: Request, body: Body, events: bool = False) -> ActiveRequest:
     """The request, parsed in another thread, since tokenizers are slow."""
     state = state_of(request)
-    parsed: ParsedRequest = await run_in_threadpool(parse, body, state.config)
+    if any(value is not None for value in (body.matches, body.choices, body.response_format)):
+        work = state.turns.run(client_of(request), partial(parse, body, state.config))
+        parsed: ParsedRequest = await unless_disconnected(request, work)
+    else:
+        parsed = await run_in_threadpool(parse, body, state.config)
     state.batcher.metrics.tokens.labels(kind="given").inc(parsed.prompt_tokens)
     return ActiveRequest(parsed, state.batcher, events, client_of(request))
 

@@ -22,7 +22,7 @@ from unmask.decoding.trace import Event, OnEvent, Parts
 from unmask.decoding.waves import most_paths, paths_of, stages
 from unmask.errors import UnmaskError
 from unmask.models import Denoiser
-from unmask.server.limits import Limits, Refusal
+from unmask.server.limits import Limits, Refusal, late
 from unmask.server.metrics import Metrics
 
 LINGER = 0.004  # a batch begins after this many seconds without a new choice
@@ -360,9 +360,3 @@ class Batcher:
 
 def _work(choices: Sequence[QueuedChoice]) -> int:
     return sum(choice.work for choice in choices)
-
-
-def late(limits: Limits) -> Refusal:
-    """The answer after the deadline."""
-    message = f"not decoded within {limits.seconds:g} seconds"
-    return Refusal(408, message, "ask for fewer steps, particles or tokens, or retry later", code="timeout")

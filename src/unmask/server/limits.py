@@ -140,3 +140,9 @@ class Limits:
             raise Refusal(
                 413, f"{product}, more than {self.cells:,}", "lower particles, n or max_tokens", param="particles"
             )
+
+
+def late(limits: Limits) -> Refusal:
+    """The answer after the deadline."""
+    message = f"not decoded within {limits.seconds:g} seconds"
+    return Refusal(408, message, "ask for fewer steps, particles or tokens, or retry later", code="timeout")

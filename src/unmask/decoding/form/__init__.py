@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,18 +14,21 @@ import torch
 
 from unmask.core.denoiser import Denoiser
 from unmask.core.step import Rules
-from unmask.decoding.form.automaton import Automaton, compiled
+from unmask.decoding.form.automaton import WORK, Automaton, compiled
 from unmask.decoding.form.language import Language, any_of
 from unmask.decoding.form.regex import language as of_pattern
 from unmask.decoding.form.rows import Holes
 from unmask.decoding.form.schema import language as of_schema
 from unmask.decoding.form.tokens import NEVER, Tokens, over_tokens, spelling
+from unmask.decoding.form.work import Work, too_large
 from unmask.errors import InputError
 
 MATCHES, CHOICES, SCHEMA = "matches", "choices", "schema"
 CHOSEN = 2000  # choices
 LONG = 200_000  # characters of choices, or of a schema
-KEPT = 8  # automata over the tokens of one model
+HOLES = 64  # different constraints of one canvas
+KEPT = 1 << 28  # bytes of automata over tokens, of a form and of all that are kept
+LARGE = 2 * WORK  # of all constraints of a canvas
 ONE = threading.RLock()  # one constraint is compiled at a time: requests of strangers must not take all processors
 Part = tuple[str, str]  # which of the three, and its value as text
 Schema = Mapping[str, Any] | bool
@@ -40,7 +42,12 @@ class Form:
 
     def automata(self, model: Denoiser, never: Sequence[int] = ()) -> list[Tokens]:
         """The automaton of each part over the tokens of a model, but for those that are never written."""
-        return [_tokens(part, model, tuple(never)) for part in self.parts]
+        found: dict[Part | None, Tokens] = {}
+        for part in dict.fromkeys(self.parts):
+            found[part] = _tokens(part, model, tuple(never))
+            if sum(one.bytes for one in found.values()) > KEPT:
+                raise too_large("its parts together take too much memory")
+        return [found[part] for part in self.parts]
 
     def constraint(self, model: Denoiser, never: Sequence[int] = ()) -> Holes:
         """The constraint of one walk."""
@@ -81,9 +88,13 @@ def form(
         parts.append(some[0] if some else None)
     if not any(parts):
         raise InputError("no hole has a constraint", "leave it out")
-    for part in parts:
+    different = {part for part in parts if part is not None}
+    if len(different) > HOLES:
+        raise InputError(f"there are {len(different):,} different constraints", f"give at most {HOLES}")
+    work = Work(LARGE, "its parts together take too long")
+    for part in dict.fromkeys(parts):
         if part is not None:
-            _automaton(part)
+            work.spend(_automaton(part).work)
     return Form(tuple(parts))
 
 
@@ -142,11 +153,19 @@ def _language(part: Part) -> Language:
 
 
 def _automaton(part: Part) -> Automaton:
-    with ONE:
-        return _compiled(part)
+    found = _automata.get(part)  # without waiting for others that are compiled
+    if found is None:
+        with ONE:
+            found = _automata.get(part) or _compiled(part)
+            _automata[part] = found
+            for old in list(_automata)[:-HOLES]:
+                _automata.pop(old, None)
+    return found
 
 
-@lru_cache(maxsize=16)
+_automata: dict[Part, Automaton] = {}  # the last ones
+
+
 def _compiled(part: Part) -> Automaton:
     try:
         found = compiled(_language(part))
@@ -165,17 +184,27 @@ _known: weakref.WeakKeyDictionary[Any, dict[Any, Tokens]] = weakref.WeakKeyDicti
 
 
 def _tokens(part: Part | None, model: Denoiser, never: tuple[int, ...]) -> Tokens:
-    """The automaton of a part over a model's tokens; the last few of a model are kept."""
+    """The automaton of a part over a model's tokens; the last ones are kept."""
     vocab, head = model.vocab, model.head
     key = (part, vocab, head.width, head.absent, never)
-    with ONE:
-        kept = _known.setdefault(model.tokenizer, {})
-        if key not in kept:
-            made = _free(model, never) if part is None else _limited(part, model, never)
-            for old in list(kept)[: max(0, len(kept) + 1 - KEPT)]:
-                kept.pop(old)
-            kept[key] = made
-        return kept[key]
+    found = _known.get(model.tokenizer, {}).get(key)  # without waiting for others that are compiled
+    if found is None:
+        with ONE:
+            kept = _known.setdefault(model.tokenizer, {})
+            found = kept.get(key) or (_free(model, never) if part is None else _limited(part, model, never))
+            kept[key] = found
+            _forget(kept)
+    return found
+
+
+def _forget(newest: dict[Any, Tokens]) -> None:
+    """Drop the oldest automata where all together take too much memory, those of other models first."""
+    size = sum(one.bytes for kept in _known.values() for one in kept.values())
+    for kept in [*(kept for kept in _known.values() if kept is not newest), newest]:
+        for old in list(kept):
+            if size <= KEPT:
+                return
+            size -= kept.pop(old).bytes
 
 
 def _limited(part: Part, model: Denoiser, never: tuple[int, ...]) -> Tokens:

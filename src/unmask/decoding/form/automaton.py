@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unmask.decoding.form.language import Alt, Chars, Language, Listed, Range, Repeat, Separated, Seq, byte_sequences
-from unmask.errors import InputError
+from unmask.decoding.form.work import Work, too_large
 
 PARTS = 60_000  # states of the first automaton, which copies what is repeated
 STATES = 4_000  # states of the deterministic one
-WORK = 1_500_000  # members of its sets of states, in all
-WAY_OUT = "allow less: fewer or shorter repetitions, choices or fields"
-
-
-def too_large(what: str) -> InputError:
-    """The refusal of what would take too much time or memory."""
-    return InputError(f"the constraint is too large: {what}", WAY_OUT)
+WORK = 6_000_000  # members and moves of its sets of states, in all
+LEAST = 2_000  # of it that any automaton takes
+Spans = list[tuple[int, int, int]]  # from kind, to kind, state
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +28,7 @@ class Automaton:
     kinds: NDArray[np.int64]  # [256]: the kind of each byte
     start: int
     accepts: NDArray[np.bool_]  # [S]
+    work: int  # that it took
 
     def matches(self, text: bytes) -> bool:
         """Whether it accepts a text."""
@@ -45,8 +44,9 @@ def compiled(language: Language) -> Automaton:
     start, end = built.state(), built.state()
     built.add(language, start, end)
     kinds = _kinds(built)
-    moves, accepts, first = _determined(built, kinds, start, end)
-    return _least(moves, accepts, kinds, first)
+    work = Work(WORK, "its repetitions can be told apart in too many ways", LEAST + len(built.free))
+    moves, accepts, first = _determined(built, kinds, start, end, work)
+    return _least(moves, accepts, kinds, first, work.done)
 
 
 # --- a first automaton, with moves without a byte --------------------------------------------------------------------
@@ -163,57 +163,66 @@ def _kinds(built: _Built) -> NDArray[np.int64]:  # [256]
 
 
 def _determined(
-    built: _Built, kinds: NDArray[np.int64], start: int, end: int
+    built: _Built, kinds: NDArray[np.int64], start: int, end: int, work: Work
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_], int]:
     """Sets of states as states: where each kind of byte leads, which accept, and the first one."""
-    closures: dict[int, frozenset[int]] = {}
-    work = 0
+    closures: dict[frozenset[int], frozenset[int]] = {frozenset(): frozenset()}
 
-    def closure(state: int) -> frozenset[int]:
+    def closure(states: frozenset[int]) -> frozenset[int]:
         """The states with edges, and the end, that can be reached without a byte."""
-        nonlocal work
-        if state not in closures:
-            seen, rest = {state}, [state]
+        if states not in closures:
+            seen, rest = set(states), list(states)
+            moves = 0
             while rest:
-                for other in built.free[rest.pop()]:
+                free = built.free[rest.pop()]
+                moves += len(free)
+                for other in free:
                     if other not in seen:
                         seen.add(other)
                         rest.append(other)
-            work += len(seen)
-            if work > WORK:
-                raise too_large("its repetitions can be told apart in too many ways")
-            closures[state] = frozenset(one for one in seen if built.edges[one] or one == end)
-        return closures[state]
+            work.spend(len(seen) + moves)
+            closures[states] = frozenset(one for one in seen if built.edges[one] or one == end)
+        return closures[states]
 
-    many = int(kinds[-1]) + 1
     of_kind = kinds.tolist()
+    spans = [[(of_kind[low], of_kind[high], to) for low, high, to in edges] for edges in built.edges]
     numbers: dict[frozenset[int], int] = {frozenset(): 0}
-    first = numbers.setdefault(closure(start), 1)
-    sets, moves = list(numbers), [[0] * many]
+    first = numbers.setdefault(closure(frozenset([start])), 1)
+    sets, moves = list(numbers), [[0] * (of_kind[-1] + 1)]
     while len(moves) < len(sets):
-        targets: list[set[int]] = [set() for _ in range(many)]
-        for state in sets[len(moves)]:
-            for low, high, following in built.edges[state]:
-                for kind in range(of_kind[low], of_kind[high] + 1):
-                    targets[kind].add(following)
-        row, known = [], dict[frozenset[int], int]()
-        for some in targets:
-            key = frozenset(some)
-            if key not in known:
-                found = frozenset().union(*map(closure, key)) if key else key
-                work += len(found)
-                if found not in numbers:
-                    numbers[found] = len(sets)
-                    sets.append(found)
-                known[key] = numbers[found]
-            row.append(known[key])
+        row: list[int] = []
+        for count, targets in _segments([spans[state] for state in sets[len(moves)]], len(moves[0]), work):
+            found = closure(targets)
+            if found not in numbers:
+                numbers[found] = len(sets)
+                sets.append(found)
+            row += [numbers[found]] * count
         moves.append(row)
-        if len(sets) > 2 * STATES or work > WORK:
+        if len(sets) > 2 * STATES:
             raise too_large(f"more than {STATES:,} states")
     return np.array(moves, dtype=np.int32), np.array([end in one for one in sets]), first
 
 
-def _least(moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[np.int64], start: int) -> Automaton:
+def _segments(states: list[Spans], many: int, work: Work) -> Iterator[tuple[int, frozenset[int]]]:
+    """The kinds of bytes in order, those as one that lead to the same states: how many, and these states."""
+    begins: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by the first kind: the one after the last, state
+    cuts = {0, many}
+    for spans in states:
+        work.spend(len(spans))
+        for low, high, to in spans:
+            begins[low].append((high + 1, to))
+            cuts |= {low, high + 1}
+    active: list[tuple[int, int]] = []
+    places = sorted(cuts)
+    for place, following in pairwise(places):
+        active = [one for one in active if one[0] > place] + begins.get(place, [])
+        work.spend(len(active))
+        yield following - place, frozenset(to for _, to in active)
+
+
+def _least(
+    moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[np.int64], start: int, work: int
+) -> Automaton:
     """States that accept the same endings become one; those that accept none become state 0."""
     alive = _living(moves, accepts)
     moves = np.where(alive[moves], moves, 0).astype(np.int32)
@@ -245,7 +254,7 @@ def _least(moves: NDArray[np.int32], accepts: NDArray[np.bool_], kinds: NDArray[
         raise too_large(f"more than {STATES:,} states")
     found = number[moves[first]].astype(np.int32)
     found[0] = 0
-    return Automaton(found, kinds, int(number[start]), accepts[first] & ~dead[first])
+    return Automaton(found, kinds, int(number[start]), accepts[first] & ~dead[first], work)
 
 
 def _leading(moves: NDArray[np.int32]) -> dict[int, set[int]]:

@@ -88,6 +88,8 @@ def _same_length(low: str, high: str) -> Language:
     """Digits from `low` to `high`, which have as many."""
     if low == high:
         return text(low)
+    if low == "0" * len(low) and high == "9" * len(high):  # or the halves would be halved, and those, and those
+        return Repeat(DIGIT, len(low), len(low))
     if len(low) == 1:
         return Chars(((ord(low), ord(high)),))
     if low[0] == high[0]:

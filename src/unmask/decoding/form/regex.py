@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
@@ -24,6 +25,7 @@ from unmask.decoding.form.language import (
     joined,
     without,
 )
+from unmask.decoding.form.work import Work, reading
 from unmask.errors import InputError
 
 if sys.version_info >= (3, 11):
@@ -56,15 +58,17 @@ def refused(pattern: str, why: str, way_out: str = "write it without") -> InputE
     return InputError(f"the pattern {short!r} has {why}", way_out)
 
 
-def language(pattern: str, search: bool = False) -> Language:
+def language(pattern: str, search: bool = False, work: Work | None = None) -> Language:
     """The texts that a pattern matches from end to end; with `search`, those that hold a match, as in JSON Schema."""
+    work = work or reading()
+    work.spend(8 * len(pattern))
     if len(pattern) > LONG:
         raise InputError(f"the pattern has {len(pattern):,} characters", f"give at most {LONG:,}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a later Python may read otherwise
             tree = parser.parse(pattern, re.ASCII)
-        found = _Reader(pattern, tree.state.flags, search).whole(tree)
+        found = _Reader(pattern, tree.state.flags, search, work).whole(tree)
     except re.error as error:
         raise InputError(f"the pattern {pattern[:60]!r} is not a regular expression", str(error)) from None
     except RecursionError:
@@ -79,8 +83,8 @@ def language(pattern: str, search: bool = False) -> Language:
 class _Reader:
     """Reads a parsed pattern."""
 
-    def __init__(self, pattern: str, flags: int, search: bool) -> None:
-        self.pattern, self.flags, self.search = pattern, flags, search
+    def __init__(self, pattern: str, flags: int, search: bool, work: Work) -> None:
+        self.pattern, self.flags, self.search, self.work = pattern, flags, search, work
 
     def whole(self, tree: Any) -> Language:
         """The language, anchors at its ends removed; without them, and to search, anything may stand around it."""
@@ -133,27 +137,35 @@ class _Reader:
     # --- sets of characters ---
 
     def _characters(self, op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
-        if flags & re.IGNORECASE:
-            return _of_either_case(self._characters(op, argument, flags & ~re.IGNORECASE), bool(flags & re.ASCII))
+        found = self._set(op, argument, flags)
+        self.work.spend(3 * len(found))
+        return found
+
+    def _set(self, op: Any, argument: Any, flags: int) -> tuple[Range, ...]:
         if op is constants.ANY:
             return EVERYTHING if flags & re.DOTALL else without(EVERYTHING, [(10, 10)])
-        if op is constants.LITERAL:
-            return joined([(argument, argument)])
-        if op is constants.NOT_LITERAL:
-            return without(EVERYTHING, [(argument, argument)])
+        if op in (constants.LITERAL, constants.NOT_LITERAL):
+            argument = [(constants.LITERAL, argument)]
+        letters: list[Range] = []  # that a flag may make upper and lower case; categories it leaves as they are
         found: list[Range] = []
-        negated = argument and argument[0][0] is constants.NEGATE
+        negated = op is constants.NOT_LITERAL or argument[0][0] is constants.NEGATE
         for kind, value in argument:
             if kind is constants.LITERAL:
-                found.append((value, value))
+                if value > 0xFFFF and op is constants.IN and flags & (re.IGNORECASE | re.ASCII) == re.IGNORECASE:
+                    # Python's matcher does not find the other case of some of them in a set, nor themselves
+                    raise refused(self.pattern, "a character beyond U+FFFF in a set of either case")
+                letters.append((value, value))
             elif kind is constants.RANGE:
-                found.append(value)
+                letters.append(value)
             elif kind is constants.CATEGORY:
                 name = str(value).lower().removeprefix("category_")
                 # what is not a blank is none in Unicode either, for readers of JSON Schema differ there
                 wide = self.search and name.endswith("space") and name.startswith("not_") != negated
                 found += _category(name, bool(flags & re.ASCII) and not wide)
-        return without(EVERYTHING, joined(found)) if negated else joined(found)
+        if flags & re.IGNORECASE:
+            letters += _other_case(joined(letters), bool(flags & re.ASCII), self.work)
+        ranges = joined([*letters, *found])
+        return without(EVERYTHING, ranges) if negated else ranges
 
 
 LETTERS = {"digit": r"\d", "space": r"\s", "word": r"\w"}
@@ -173,11 +185,25 @@ def _everything() -> str:
     return "".join(map(chr, range(sys.maxunicode + 1)))
 
 
-@lru_cache(maxsize=256)
-def _of_either_case(ranges: tuple[Range, ...], ascii_only: bool) -> tuple[Range, ...]:
-    """A set of characters, upper and lower case alike, as Python's own matcher finds them."""
-    if not ranges:
-        return ranges
-    inside = "".join(f"\\U{low:08x}-\\U{high:08x}" for low, high in ranges)
-    found = re.finditer(f"[{inside}]+", _everything(), re.IGNORECASE | (re.ASCII if ascii_only else 0))
-    return joined((match.start(), match.end() - 1) for match in found)
+@lru_cache(maxsize=1)
+def _cased() -> str:
+    """The characters that have another case; all others match themselves alone."""
+    return "".join(one for one in _everything() if not one.lower() == one == one.upper() == one.title())
+
+
+@lru_cache(maxsize=8192)
+def _partners(letter: str, ascii_only: bool) -> tuple[Range, ...]:
+    """The characters that this one is, upper and lower case alike, as Python's own matcher finds them."""
+    flags = re.IGNORECASE | (re.ASCII if ascii_only else 0)
+    return tuple((ord(one), ord(one)) for one in re.findall(re.escape(letter), _cased(), flags))
+
+
+def _other_case(ranges: tuple[Range, ...], ascii_only: bool, work: Work) -> list[Range]:
+    """What the characters of these ranges are, too, where upper and lower case are alike."""
+    letters, found = _cased(), list[Range]()
+    for low, high in ranges:
+        some = letters[bisect_left(letters, chr(low)) : bisect_right(letters, chr(high))]
+        work.spend(4 * len(some))
+        for letter in some:
+            found += _partners(letter, ascii_only)
+    return found

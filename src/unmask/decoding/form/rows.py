@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.core.constraint import Allowed, Redraw
-from unmask.decoding.form.tokens import Tokens
+from unmask.decoding.form.tokens import Tokens, unpacked
+from unmask.decoding.form.work import too_large
 from unmask.errors import InputError, many
 
 OPEN = -1  # in place of a class: any token
 KEPT = 4096  # rows whose reading is kept
-BYTES = 1 << 28  # of the table of allowed tokens; it begins anew beyond
-Set = NDArray[np.int64]  # numbers of states
+BYTES = 1 << 28  # of the table of allowed tokens, and of the sets of states; they begin anew beyond
+MOVES = 100_000_000  # that lead on from the states at the positions of a row: of some ten nanoseconds each
+PIECE = 4_000_000  # of them at a time
+Set = NDArray[np.uint8]  # of states, 8 in a byte
 Span = tuple[int, int, int]  # the columns of a hole, and its number
 
 
@@ -31,15 +34,27 @@ class _Sets:
     """The sets of states that occur in holes of one constraint, from the left and from the right."""
 
     def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
+        self.tokens, self.size = tokens, len(tokens.accepts)
+        start = np.zeros(self.size, dtype=np.bool_)
+        start[tokens.start] = tokens.start > 0
+        self.ends = start, tokens.accepts
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all sets but the first and the last one."""
         self.left: list[Set] = []
-        self.right: list[NDArray[np.bool_]] = []
+        self.right: list[Set] = []
         self._left: dict[bytes, int] = {}
         self._right: dict[bytes, int] = {}
         self.forward: list[dict[int, int]] = []  # of each left set: class -> the set after it
         self.backward: list[dict[int, int]] = []  # of each right set: class -> the set before it
-        self.first = self._add_left(np.array([tokens.start] if tokens.start else [], dtype=np.int64))
-        self.last = self._add_right(tokens.accepts)
+        self.first = self._add_left(np.packbits(self.ends[0]))
+        self.last = self._add_right(np.packbits(self.ends[1]))
+
+    @property
+    def bytes(self) -> int:
+        """The memory of all sets, about."""
+        return (len(self.left) + len(self.right)) * (self.size // 4 + 500)
 
     def _add_left(self, states: Set) -> int:
         key = states.tobytes()
@@ -49,7 +64,7 @@ class _Sets:
             self.forward.append({})
         return self._left[key]
 
-    def _add_right(self, states: NDArray[np.bool_]) -> int:
+    def _add_right(self, states: Set) -> int:
         key = states.tobytes()
         if key not in self._right:
             self._right[key] = len(self.right)
@@ -59,33 +74,48 @@ class _Sets:
 
     def after(self, number: int, kind: int) -> int:
         """The left set after a token of a class."""
-        states = self.left[number]
+        states = unpacked(self.left[number], self.size)
         if kind == OPEN:
-            found = np.flatnonzero(self.tokens.reach[states].any(0))
+            found = np.bitwise_or.reduce(self.tokens.reach[0][states], axis=0)
         else:
-            found = np.unique(self.tokens.moves[kind][states]).astype(np.int64)
-            found = found[found > 0]
+            leads = np.zeros(self.size, dtype=np.bool_)
+            leads[self.tokens.moves[kind][states]] = True
+            leads[0] = False
+            found = np.packbits(leads)
         self.forward[number][kind] = self._add_left(found)
         return self.forward[number][kind]
 
     def before(self, number: int, kind: int) -> int:
         """The right set before a token of a class."""
-        states = self.right[number]
-        found = np.asarray(self.tokens.reach[:, states].any(1) if kind == OPEN else states[self.tokens.moves[kind]])
-        found[0] = False
+        states = unpacked(self.right[number], self.size)
+        if kind == OPEN:
+            found = np.bitwise_or.reduce(self.tokens.reach[1][states], axis=0)
+        else:
+            leads = states[self.tokens.moves[kind]]
+            leads[0] = False
+            found = np.packbits(leads)
         self.backward[number][kind] = self._add_right(found)
         return self.backward[number][kind]
 
     def meet(self, left: int, right: int) -> bool:
-        return bool(self.right[right][self.left[left]].any())
+        return bool((self.right[right] & self.left[left]).any())
+
+    def leading(self, left: int) -> int:
+        """How many moves lead on from the states of the left."""
+        begins = self.tokens.live[0]
+        return int((begins[1:] - begins[:-1])[unpacked(self.left[left], self.size)].sum())
 
     def classes(self, left: int, right: int) -> NDArray[np.bool_]:  # [C]
         """The classes of tokens that lead from a state of the left into one of the right."""
         begins, classes, targets = self.tokens.live
         found = np.zeros(len(self.tokens.moves), dtype=np.bool_)
-        for state in self.left[left]:
-            some = slice(begins[state], begins[state + 1])
-            found[classes[some][self.right[right][targets[some]]]] = True
+        states = np.flatnonzero(unpacked(self.left[left], self.size))
+        goals = unpacked(self.right[right], self.size)
+        for some in np.array_split(states, max(1, len(states) * len(found) // PIECE)):
+            counts = begins[some + 1] - begins[some]
+            ends = counts.cumsum()
+            where = np.repeat(begins[some] - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)
+            found[classes[where][goals[targets[where]]]] = True
         return found
 
 
@@ -121,9 +151,11 @@ class Holes:
     # --- what the loop asks ---
 
     def check(self, tokens: Tensor, writable: Tensor) -> None:
-        for row, read in enumerate(self._read(*_host(tokens, writable))):
+        canvas, open_ = _host(tokens, writable)
+        for row, read in enumerate(self._read(canvas, open_)):
             if not read.fits:
-                raise self._impossible(row, writable[row].cpu().numpy(), len(tokens) > 1)
+                raise self._impossible(row, open_[row], len(tokens) > 1)
+            self._bounded(read, open_[row])
 
     def allowed(self, tokens: Tensor, writable: Tensor, where: Tensor, full: bool = True) -> Allowed:
         canvas, open_ = _host(tokens, writable)
@@ -131,6 +163,10 @@ class Holes:
         rows = np.zeros(canvas.shape, dtype=np.int64)
         if self._sent is not None and self._used > max(64, BYTES // self._sent.shape[1]):
             self._places, self._sent, self._used = {}, None, 0
+        if sum(one.bytes for one in self._sets) > BYTES:  # nothing but these refers to their numbers
+            self._rows, self._places, self._sent, self._used = {}, {}, None, 0
+            for sets in self._sets:
+                sets.clear()
         for number, read in enumerate(self._read(canvas, open_, np.asarray(asked.any(1)))):
             if asked[number].any():
                 self._place(rows[number], read, asked[number], self._spans[open_[number].tobytes()])
@@ -251,6 +287,18 @@ class Holes:
         return Allowed(torch.from_numpy(rows).to(self.device), self._sent, full)
 
     # --- refusals ---
+
+    def _bounded(self, read: _Read, open_: NDArray[np.bool_]) -> None:
+        """Refuse a row whose steps would take seconds each."""
+        counts: dict[tuple[int, int], int] = {}  # hole, left -> moves
+        left = MOVES
+        for begin, end, hole in self.spans(open_):
+            for number in read.left[begin:end]:
+                if (hole, number) not in counts:
+                    counts[hole, number] = self._sets[hole].leading(number)
+                left -= counts[hole, number]
+            if left < 0:
+                raise too_large(f"too many tokens may stand at {many(int(open_.sum()), 'position')}")
 
     def _impossible(self, row: int, open_: NDArray[np.bool_], several: bool) -> InputError:
         """The refusal of a canvas that cannot be completed."""

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
-from unmask.decoding.form.automaton import too_large
 from unmask.decoding.form.language import (
     EVERYTHING,
     Alt,
@@ -31,6 +30,7 @@ from unmask.decoding.form.language import (
 )
 from unmask.decoding.form.numbers import Bounds, integers, numbers, rounded
 from unmask.decoding.form.regex import language as of_pattern
+from unmask.decoding.form.work import Work, reading, too_large
 from unmask.errors import InputError
 
 DEPTH = 3  # objects and arrays in each other where the schema sets no limit; turns of a reference to itself
@@ -51,6 +51,9 @@ OF_TYPE = {
     "object": ("properties", "required", "additionalProperties", "minProperties", "maxProperties", "propertyNames"),
 }
 OF_TYPE |= {"integer": OF_TYPE["number"], "boolean": (), "null": ()}
+LEAST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+MOST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+LIMITS = (*LEAST, *MOST)
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 COMPOSED = ("$ref", "anyOf", "oneOf", "allOf", "enum", "const", "type")
 MONTHS = "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
@@ -80,7 +83,7 @@ class _Reader:
     """Reads one schema, whose references are into itself."""
 
     def __init__(self, root: Any) -> None:
-        self.root, self.nodes = root, 0
+        self.root, self.nodes, self.work = root, 0, reading()
 
     def value(self, schema: Any, where: str, seen: tuple[str, ...], depth: int = DEPTH) -> Language:
         """The documents of a schema at a place; `seen` are the references that led to it."""
@@ -96,6 +99,7 @@ class _Reader:
         if schema is not self.root and isinstance(schema.get("$id", schema.get("id")), str):
             raise refused(where, "a schema with an $id of its own inside another", "leave the $id out")
         schema = {name: one for name, one in schema.items() if name not in NOTES and not name.startswith("x-")}
+        self.work.spend(50 + len(schema))
         self._check(schema, where)
         if "$ref" in schema:
             return self._referred(schema, where, seen, depth)
@@ -122,7 +126,7 @@ class _Reader:
             return Alt()  # deeper ones are not written
         rest = {key: one for key, one in schema.items() if key != "$ref"}
         if rest:
-            found = _merged(found, rest, where)
+            found = self._merged(found, rest, where)
         return self.value(found, where, (*seen, name), depth)
 
     def _target(self, name: Any, where: str) -> Any:
@@ -133,7 +137,8 @@ class _Reader:
         for part in name.split("/")[1:]:
             part = unquote(part).replace("~1", "/").replace("~0", "~")
             inside = isinstance(found, Mapping) and part in found
-            if not inside and not (isinstance(found, list) and part.isdigit() and int(part) < len(found)):
+            place = isinstance(found, list) and part.isdecimal() and len(part) < 10 and int(part) < len(found)
+            if not inside and not place:
                 raise refused(where, f"$ref {name!r} leads nowhere", "correct it")
             found = found[part] if inside else found[int(part)]
         return found
@@ -148,12 +153,22 @@ class _Reader:
         if name == "allOf":
             whole: Any = rest
             for part in parts:
-                whole = _merged(whole, self._resolved(part, where), where)
+                whole = self._merged(whole, self._resolved(part, where), where)
             return self.value(whole, where, seen, depth)
-        if name == "oneOf" and len(parts) > 1 and not _apart([self._resolved(part, where) for part in parts]):
+        if name == "oneOf" and len(parts) > 1 and not self._apart([self._resolved(part, where) for part in parts]):
             raise refused(where, "the parts of oneOf may overlap", "use anyOf, or a constant that tells them apart")
-        merged = [_merged(rest, self._resolved(part, where), where) if rest else part for part in parts]
+        merged = [self._merged(rest, self._resolved(part, where), where) if rest else part for part in parts]
         return Alt(tuple(self.value(part, f"{where}/{name}/{n}", seen, depth) for n, part in enumerate(merged)))
+
+    def _merged(self, one: Any, other: Any, where: str) -> Any:
+        return _merged(one, other, where, self.work)
+
+    def _apart(self, parts: Sequence[Any]) -> bool:
+        """Whether no document can be of two of these schemas."""
+        self.work.spend(sum(map(_size, parts)))
+        for part in parts:
+            _shaped(part, "")
+        return _apart(parts)
 
     def _resolved(self, schema: Any, where: str) -> Any:
         """A schema whose own reference is followed, if it is a plain one."""
@@ -171,7 +186,9 @@ class _Reader:
             raise refused(where, f"{sorted(more)[0]} stands beside enum or const")
         types = _types(schema, where) if "type" in schema else TYPES
         kept = [one for one in values if _type(one) in types or (_type(one) == "integer" and "number" in types)]
-        return any_of(json.dumps(one, ensure_ascii=False) for one in kept)
+        written = [json.dumps(one, ensure_ascii=False) for one in kept]
+        self.work.spend(3 * sum(map(len, written)))
+        return any_of(written)
 
     # --- one type ---
 
@@ -181,6 +198,7 @@ class _Reader:
         if kind == "boolean":
             return any_of(["true", "false"])
         if kind in ("integer", "number"):
+            self.work.spend(20 * sum(len(str(schema.get(name, ""))[:16]) ** 2 for name in OF_TYPE["number"]))
             return _number(kind, schema, where)
         if kind == "string":
             return self._string(schema, where)
@@ -199,18 +217,20 @@ class _Reader:
             return string(low, high)
         pattern = schema[given[0]]
         if given[0] == "format":
-            if pattern not in FORMATS:
+            if not isinstance(pattern, str) or pattern not in FORMATS:
                 raise refused(where, f"format {pattern!r} is not carried", f"known are {', '.join(FORMATS)}")
-            return quoted(of_pattern(FORMATS[pattern]))
+            return quoted(of_pattern(FORMATS[pattern], work=self.work))
         if not isinstance(pattern, str):
             raise refused(where, "pattern must be text", "correct it")
-        return quoted(of_pattern(pattern, search=True))
+        return quoted(of_pattern(pattern, search=True, work=self.work))
 
     def _array(self, schema: Mapping[str, Any], where: str, seen: tuple[str, ...], depth: int) -> Language:
         low, high = _count(schema, "minItems", where) or 0, _count(schema, "maxItems", where)
         first, rest = schema.get("prefixItems", []), schema.get("items", True)
         if isinstance(rest, list):  # until draft 2019-09
             first, rest = rest, True
+        if not isinstance(first, list):
+            raise refused(where, "prefixItems must be a list of schemas", "correct it")
         if high is not None and high < low:
             return Alt()
         if schema.get("uniqueItems") and (high is None or high > 1):
@@ -236,6 +256,7 @@ class _Reader:
             raise refused(where, "minProperties or maxProperties limits fields that may be left out")
         parts = []
         for name, one in [*fields.items(), *((name, extra) for name in missing)]:
+            self.work.spend(3 * len(name))
             inner = self.value(one, f"{where}/{name}", seen, depth - (one is True))
             parts.append((Seq((text(json.dumps(name, ensure_ascii=False)), COLON, inner)), name in required))
         return Seq((text("{"), Listed(tuple(parts), COMMA), text("}")))
@@ -256,7 +277,7 @@ class _Reader:
         if extra is False or (depth <= 0 and extra is True):
             return text("{}") if low == 0 else Alt()
         names = schema.get("propertyNames", True)
-        key = string() if names is True else self.value(_merged({"type": "string"}, names, where), where, seen)
+        key = string() if names is True else self.value(self._merged({"type": "string"}, names, where), where, seen)
         inner = self.value(extra, f"{where}/additionalProperties", seen, depth - (extra is True))
         return _map(key, inner, low, high)
 
@@ -373,8 +394,34 @@ def _count(schema: Mapping[str, Any], name: str, where: str) -> int | None:
     return int(value)
 
 
-def _merged(one: Any, other: Any, where: str) -> Any:
+def _size(schema: Any) -> int:
+    """How many fields and names a schema has to be gone through when it is merged."""
+    if not isinstance(schema, Mapping):
+        return 1
+    inner = [schema.get(name) for name in ("properties", "required", "type", "enum")]
+    return len(schema) + sum(len(one) for one in inner if isinstance(one, Mapping | list))
+
+
+def _shaped(schema: Any, where: str) -> None:
+    """Refuse conditions of a kind that they cannot have, before two are compared."""
+    if not isinstance(schema, Mapping):
+        return
+    if not isinstance(schema.get("properties", {}), Mapping) or not _texts(schema.get("required", [])):
+        raise refused(where, "properties must be an object, required a list of texts", "correct it")
+    if not isinstance(schema.get("enum", []), list):
+        raise refused(where, "enum must be a list of values", "correct it")
+    if "type" in schema:
+        _types(schema, where)
+    for name in LIMITS:
+        if name in schema and (isinstance(schema[name], bool) or not isinstance(schema[name], int | float)):
+            raise refused(where, f"{name} is {schema[name]!r}", "give a number")
+
+
+def _merged(one: Any, other: Any, where: str, work: Work) -> Any:
     """A schema that asks for both."""
+    work.spend(10 + _size(one) + _size(other))
+    for part in (one, other):
+        _shaped(part, where)
     if one is True or other is True:
         return other if one is True else one
     if one is False or other is False:
@@ -392,13 +439,16 @@ def _merged(one: Any, other: Any, where: str) -> Any:
         if name not in found:
             found[name] = value
         elif name == "required":
-            found[name] = [*found[name], *(one for one in value if one not in found[name])]
+            found[name] = list(dict.fromkeys([*found[name], *value]))
         elif name == "properties":
             mine = found[name]
-            found[name] = {**mine, **{k: _merged(mine[k], v, where) if k in mine else v for k, v in value.items()}}
-        elif name in ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"):
+            found[name] = {
+                **mine,
+                **{k: _merged(mine[k], v, where, work) if k in mine else v for k, v in value.items()},
+            }
+        elif name in LEAST:
             found[name] = max(found[name], value)
-        elif name in ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"):
+        elif name in MOST:
             found[name] = min(found[name], value)
         else:
             raise refused(where, f"two conditions {name!r} meet", "write them as one")
@@ -428,7 +478,11 @@ def _kinds_of(schema: Mapping[str, Any]) -> set[str]:
 def _different(parts: Sequence[Any]) -> bool:
     values: list[str] = []
     for part in parts:
+        if not isinstance(part, Mapping):
+            return False
         some = [part["const"]] if "const" in part else part.get("enum", [])
+        if not isinstance(some, list):
+            return False
         if not some or any(not isinstance(one, str) for one in some):
             return False
         values += some

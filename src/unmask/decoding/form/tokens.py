@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.core.denoiser import Denoiser, Tokenizer
-from unmask.decoding.form.automaton import Automaton, too_large
+from unmask.decoding.form.automaton import Automaton
+from unmask.decoding.form.work import too_large
 from unmask.errors import InputError
 from unmask.models.tokenizers import Characters, FileTokenizer
 
@@ -32,21 +33,27 @@ class Tokens:
     accepts: NDArray[np.bool_]  # [S]
 
     @cached_property
-    def reach(self) -> NDArray[np.bool_]:  # [S, S]
-        """Whether some token leads from one state to another."""
+    def reach(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:  # [S, S / 8] each
+        """For each state those that some token leads to, and those that some token leads from; 8 in a byte."""
         size = self.moves.shape[1]
         found = np.zeros((size, size), dtype=np.bool_)
         for row in self.moves:
             found[np.arange(size), row] = True
         found[:, 0] = False
-        return found
+        return np.packbits(found, axis=1), np.packbits(found.T, axis=1)
 
     @cached_property
-    def live(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16]]:
+    def live(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int16]]:
         """For each state from where its classes begin [S + 1]; the classes that lead on, and where to."""
-        states, classes = np.nonzero(self.moves.T)
-        begins = np.searchsorted(states, np.arange(self.moves.shape[1] + 1))
-        return begins, classes, self.moves[classes, states]
+        leading = self.moves != 0
+        begins = np.append(0, leading.sum(0).cumsum())
+        classes = np.nonzero(leading.T)[1].astype(np.int32)
+        return begins, classes, self.moves.T[leading.T]
+
+    @property
+    def bytes(self) -> int:
+        """The memory that it takes at most."""
+        return 2 * self.moves.size + 6 * int(np.count_nonzero(self.moves)) + len(self.accepts) ** 2 // 4
 
     @cached_property
     def fewest(self) -> int | None:
@@ -57,9 +64,14 @@ class Tokens:
         for count in range(len(self.accepts) + 1):
             if (now & self.accepts).any():
                 return count
-            now = self.reach[now].any(0) & ~seen
+            now = unpacked(np.bitwise_or.reduce(self.reach[0][now], axis=0), len(now)) & ~seen
             seen |= now
         return None
+
+
+def unpacked(states: NDArray[np.uint8], size: int) -> NDArray[np.bool_]:
+    """A set of states of which 8 were in a byte."""
+    return np.unpackbits(states, count=size).view(np.bool_)
 
 
 def over_tokens(automaton: Automaton, spelled: Spelled, width: int, ends: Sequence[int]) -> Tokens:
