@@ -63,13 +63,13 @@ reference: .venv/ready
 notebooks: .venv/ready
 	$(BIN)/python docs/notebooks/run.py
 
-# lm-eval brings 650 MB of other packages, so it has an environment of its own, over the other one.
+# lm-eval brings 650 MB of other packages, so it has an environment of its own, over the other one; with Ray, 280 MB.
 test-lmeval: .venv-lmeval/ready
 	.venv-lmeval/bin/python -m pytest tests/test_lmeval.py
 
 # Ray brings 280 MB, so it has an environment of its own, too. Workers are killed, frozen and lost; a minute or two.
 test-ray: .venv-ray/ready
-	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/test_fleet.py tests/test_layers.py
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -n 2 --dist loadgroup tests/test_fleet.py tests/test_layers.py
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
@@ -93,7 +93,7 @@ format: .venv/ready
 	test -x .venv-lmeval/bin/python || $(BIN)/python -m venv .venv-lmeval
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	    > "$$(.venv-lmeval/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
-	.venv-lmeval/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lm-eval]'
+	.venv-lmeval/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[lm-eval,ray]'
 	touch $@
 
 .venv-ray/ready: .venv/ready
