@@ -115,6 +115,35 @@ WRONG = [
     (WORDS.replace("answer in text", "text[0]"), "words.py", "fails on an empty text: line 9: IndexError"),
     (WORDS.replace("answer in text", "0.5"), "words.py", "returned 0.5: return True or False"),
     (WORDS.replace("length=4", "length=0"), "words.py", "length is 0: give the number of tokens"),
+    (WORDS.replace("answer in text", "1 / (text == '')"), "words.py", "fails on question 1: line 9: ZeroDivisionError"),
+    (
+        WORDS.replace("answer in text", "exit() if text else True"),
+        "words.py",
+        "of letters fails on question 1: line",
+    ),
+    (WORDS.replace("answer in text", "exit()"), "words.py", "of letters fails on an empty text: line"),
+    (WORDS.replace("length=4", "length=4, extract=lambda text: 1 / 0"), "words.py", "extract of letters fails on '"),
+    (WORDS.replace("length=4", "length=4, stop=[1]"), "words.py", "stop holds something else than texts"),
+    (WORDS.replace("length=4", "length=4, stop=['']"), "words.py", "stop holds something else than texts"),
+    (WORDS.replace("length=4", "length=4, name=5"), "words.py", "the name of a task is 5: give a few letters"),
+    (WORDS.replace("length=4", "length=4, name='a\\x1b[31m'"), "words.py", "the name of a task is 'a\\x1b[31m'"),
+    (
+        WORDS.replace('"temperature"', '"temprature"'),
+        "words.py",
+        "unknown setting in the recipe of letters 'temprature'",
+    ),
+    (WORDS.replace('{"temperature": 1.0}', "'steps'"), "words.py", "recipe is a str: give settings by their names"),
+    (WORDS.replace('"r")]', "{(1, 2): 3})]"), "words.py", "the answers of the questions cannot be told apart"),
+    (
+        WORDS.replace("@task(", "WORDS[0] = ('s', WORDS)\n@task("),
+        "words.py",
+        "the answers of the questions cannot be told",
+    ),
+    (
+        WORDS.replace("WORDS = [", "WORDS = (str(n) for n in range(9**9)) or ["),
+        "words.py",
+        "has more than 1,000,000 questions",
+    ),
 ]
 
 

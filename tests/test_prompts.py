@@ -93,6 +93,8 @@ def test_a_template_without_examples_shows_its_own(tmp_path):
         ("gsm8k", "<<examples>> <<question>>", "has <<examples>> without <<end>>: write both, or neither"),
         ("gsm8k", "<<question>> <<end>>", "has <<end>> without <<examples>>"),
         ("gsm8k", "<<examples>><<answer>><<end>>" * 2 + "<<question>>", "has <<examples>> twice"),
+        ("gsm8k", "<<examples>>" * 80_000 + "<<question>>", "has <<examples>> twice"),  # each looked for its end
+        ("gsm8k", "<<question>>" * 100_000, "the prompt 'a.txt' has more than 1,048,576 characters"),
         ("gsm8k", "<<examples>><<question>><<end>><<question>>", "have no answer: write <<answer>>"),
         ("gsm8k", "<<examples>><<gold>><<end>><<question>>", "unknown field 'gold': choose from question, answer"),
         ("gsm8k", "<<examples>><<answer>><<end>>", "leaves out the question of gsm8k"),

@@ -234,3 +234,30 @@ def test_canvases_count_masks_and_keep_log_probabilities() -> None:
     assert canvases.masked == 0 and [*canvases.logprobs[0]] == [2]  # with the tokens of its ancestor
     canvases.apply(EVENTS[3])
     assert canvases.rows == [[5, 7, 3], [5, 8, 3]]
+
+
+@pytest.mark.parametrize(
+    ("place", "field", "value"),
+    [
+        (1, "ancestors", None),
+        (1, "ancestors", 5),
+        (1, "ancestors", [9, 9, 9]),
+        (1, "changes", [[7, 0, 1, 0.0]]),
+        (1, "changes", {"a": 1}),
+        (1, "h", None),
+        (0, "particles", 2**40),
+        (0, "particles", "3"),
+        (0, "canvases", []),
+    ],
+)
+def test_events_that_do_not_fit_together_are_told_in_one_line(place: int, field: str, value: Any) -> None:
+    seen: list[trace.Event] = []
+    decode(load("table"), "s", length=4, temperature=1.0, search="smc", particles=3, every=1, on_event=seen.append)
+    seen[place] = {**seen[place], field: value}
+    errors: list[UnmaskError] = []
+    for read in (lambda: list(trace.replay(seen)), lambda: trace.lineages(seen), lambda: trace.ancestry(seen)):
+        try:
+            read()
+        except UnmaskError as error:  # not each of them reads every field
+            errors.append(error)
+    assert errors and "\n" not in "".join(map(str, errors))

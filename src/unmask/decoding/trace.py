@@ -27,12 +27,14 @@ from unmask.decoding.ends import LENGTH
 from unmask.decoding.prompt import Canvas
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.result import Particle, Result, Token
-from unmask.errors import InputError, many
+from unmask.errors import InputError, UnmaskError, many
 
 VERSION = 1
 Event = dict[str, Any]
 OnEvent = Callable[[Event], None]
 Logprob = list[Any]  # [log-probability of the token, [[token, log-probability], …] of the most probable ones]
+MOST = 1 << 20  # rows of a trace that is read
+AGAIN = "decode it again with --trace"
 ROWS = 256  # positions whose logits are held at a time
 NOTHING = Particle([], "", math.nan, [], 0, 0, math.nan, math.nan, LENGTH)  # a path that never began
 
@@ -235,7 +237,7 @@ def _event(path: str, number: int, line: bytes) -> Event:
     if number == 1 and kind != "start":
         raise InputError(f"{path!r} is not a trace", "make one with --trace FILE")
     if not isinstance(event, dict) or not isinstance(kind, str):
-        raise InputError(f"line {number} of {path!r} is not an event", "decode it again with --trace")
+        raise InputError(f"line {number} of {path!r} is not an event", AGAIN)
     return event
 
 
@@ -256,7 +258,20 @@ def _started(events: Iterable[Event]) -> Iterator[Event]:
     for number, event in enumerate(events):
         if number == 0 and event.get("event") != "start":
             raise InputError("these events do not begin with a start", "give all events of a trace, as `load` does")
+        if number == 0 and not 0 < len(event["canvases"]) * event["particles"] <= MOST:
+            raise InputError(f"these events have not 1 to {MOST:,} rows", AGAIN)
         yield event
+
+
+@contextmanager
+def _sound() -> Iterator[None]:
+    """Events that do not fit together are told as such."""
+    try:
+        yield
+    except UnmaskError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise InputError("these events do not fit together", AGAIN) from error
 
 
 class Canvases:
@@ -325,13 +340,15 @@ class Written:
 def replay(events: Iterable[Event]) -> Iterator[list[list[int]]]:
     """The canvases of all rows: the first ones, then those after each step."""
     canvases = Canvases()
-    for event in _started(events):
-        if event["event"] not in ("start", "step"):
-            return
-        canvases.apply(event)
-        yield [list(row) for row in canvases.rows]
+    with _sound():
+        for event in _started(events):
+            if event["event"] not in ("start", "step"):
+                return
+            canvases.apply(event)
+            yield [list(row) for row in canvases.rows]
 
 
+@_sound()
 def lineages(events: Iterable[Event]) -> list[list[float | None]]:
     """For each final row, the state entropies along its own ancestry, step by step (bits)."""
     paths: list[list[float | None]] = []
@@ -344,6 +361,7 @@ def lineages(events: Iterable[Event]) -> list[list[float | None]]:
     return paths
 
 
+@_sound()
 def ancestry(events: Iterable[Event]) -> list[list[int]]:
     """For each final row, the row that its lineage was in: at the start, then after each resampling."""
     trees: list[list[int]] = []

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 
 from unmask.core.denoiser import Denoiser
+from unmask.decoding import settings as table
 from unmask.decoding.decode import OnResults, Result, decode_batch, in_waves
 from unmask.decoding.defaults import Settings, canonical, over
 from unmask.decoding.prompt import Text, from_prompt
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.trace import OnEvent
-from unmask.errors import InputError, ModelError, UnmaskError
+from unmask.errors import InputError, ModelError, UnmaskError, unknown
 from unmask.evaluate.batch import size as rows_at_once
 from unmask.evaluate.crew import Crew, Store, Work, crew_of, resumed
 from unmask.evaluate.crew import run as run_works
@@ -150,6 +151,9 @@ def evaluate(
 
 def default(task: Task, given: Settings, of_model: Settings, name: str) -> Recipe:
     """The settings that are `given`, over the task's own, over the default ones of the model of this `name`."""
+    for setting in task.recipe:
+        if setting not in table.known() and setting not in table.ALIASES:
+            raise unknown(f"setting in the recipe of {task.name}", setting, table.known())
     return over(given, {**canonical(of_model), **task.recipe}, name, canvas=True)  # its length is the task's
 
 

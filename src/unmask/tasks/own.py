@@ -26,6 +26,7 @@ Questions = Iterable[Any] | Mapping[str, Any]  # prompts, pairs (prompt, answer)
 Grade = Callable[..., Any]  # (text) or (text, answer) -> True or False
 Sent = tuple[str, str | None]  # name of a task, or place of its file and the SHA-256
 FILE = re.compile(r"(.+\.py)(?::(\w+))?", re.DOTALL)  # my_task.py, or my_task.py:name
+MOST = 1_000_000  # questions
 WAY = "define one: `@task(questions)` over a function of text and answer (`from unmask import task`)"
 
 # --- a task from Python ----------------------------------------------------------------------------------------------
@@ -49,7 +50,13 @@ def task(
     """
     if not isinstance(length, int) or length < 1:
         raise InputError(f"length is {length!r}", "give the number of tokens to generate")
+    if name is not None and (not isinstance(name, str) or not name.strip() or not name.isprintable()):
+        raise InputError(f"the name of a task is {name!r:.60}", "give a few letters")
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    if not all(isinstance(one, str) and one for one in stops):
+        raise InputError("stop holds something else than texts", "give one or more, none of them empty")
+    if recipe is not None and not isinstance(recipe, Mapping):
+        raise InputError(f"recipe is a {type(recipe).__name__}", "give settings by their names")
 
     def made(grade: Grade) -> Task:
         own, about = name or grade.__name__, inspect.getdoc(grade) or "a task of your own"
@@ -61,7 +68,7 @@ def task(
             source=Source("the file that its function reads, with --data" if read else "the questions in its code"),
             read=lambda path: _examples(_read(read, path, own), own),
             ask=lambda example, shots: str(example.fields["prompt"]),
-            extract=lambda text, example: _found(extract, text),
+            extract=lambda text, example: _found(extract, text, own),
             as_published=right,
             strict=right,
             answer=lambda example: example.gold,
@@ -84,6 +91,8 @@ def _examples(questions: Questions, task: str) -> Iterator[Example]:
     items = questions.items() if isinstance(questions, Mapping) else questions
     number = -1
     for number, one in enumerate(items):
+        if number == MOST:
+            raise InputError(f"{task} has more than {MOST:,} questions", "give fewer: they are read before the first")
         pair = (one, None) if isinstance(one, str) else one
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InputError(f"question {number + 1} of {task} is {one!r:.60}", "give a prompt, or (prompt, answer)")
@@ -115,35 +124,60 @@ def _grader(grade: Grade, task: str) -> Callable[[str, Example], bool]:
         raise InputError(f"the grader of {task} is not a function of (text) or (text, answer)", "give one of them")
 
     def right(text: str, example: Example) -> bool:
-        verdict = grade(text, example.fields["answer"]) if len(needed) == 2 else grade(text)
-        if verdict not in (True, False):
-            raise InputError(f"the grader of {task} returned {verdict!r:.40}", "return True or False")
-        return bool(verdict)
+        given = (text, example.fields["answer"])[: len(needed)]
+        where = "an empty text" if not text else f"question {int(example.id) + 1}"
+        verdict = _called(_verdict, (grade, *given), f"the grader of {task} fails on {where}")
+        if type(verdict) is not bool:
+            raise InputError(f"the grader of {task} returned {_short(verdict)}", "return True or False")
+        return verdict
 
     return right
+
+
+def _called(function: Callable[..., Any], given: Sequence[Any], what: str) -> Any:
+    """What a function of the user's returns; what it raises, in one line."""
+    try:
+        return function(*given)
+    except UnmaskError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InputError(what, _described(error)) from None
+
+
+def _verdict(grade: Grade, *given: Any) -> Any:
+    """What a grader returns, as a bool if it is one of any library."""
+    found = grade(*given)
+    return bool(found) if found in (True, False) else found
+
+
+def _short(value: Any) -> str:
+    """A value in an error; of a class of the user's its name, for its own words may fail."""
+    plain = value is None or isinstance(value, str | int | float)
+    return f"{value!r:.40}" if plain else f"a {type(value).__name__}"
 
 
 def _try(right: Callable[[str, Example], bool], task: str, held: Sequence[Example]) -> None:
     """Refuse a grader that fails on an empty text, before the long work."""
     for example in held[:1]:
-        try:
-            right("", example)
-        except UnmaskError:
-            raise
-        except Exception as error:
-            raise InputError(f"the grader of {task} fails on an empty text", _described(error)) from None
+        right("", example)
 
 
-def _found(extract: Callable[[str], str | None] | None, text: str) -> str | None:
+def _found(extract: Callable[[str], str | None] | None, text: str, task: str) -> str | None:
     """The answer in a text: what `extract` finds, by default all of it."""
-    found = text.strip() or None if extract is None else extract(text)
+    if extract is None:
+        return text.strip() or None
+    found = _called(extract, (text,), f"extract of {task} fails on {text!r:.40}")
     return None if found is None else str(found)
 
 
 def questions_sha256(examples: Iterable[Example]) -> str:
     """The hash of questions that are part of a task's code."""
     pairs = [[example.fields.get("prompt"), example.fields.get("answer")] for example in examples]
-    return hashlib.sha256(json.dumps(pairs, default=lambda value: type(value).__name__).encode()).hexdigest()
+    try:
+        written = json.dumps(pairs, default=lambda value: type(value).__name__)
+    except (TypeError, ValueError, RecursionError) as error:  # keys that are no texts, lists inside themselves
+        raise InputError("the answers of the questions cannot be told apart", first_line(error)) from None
+    return hashlib.sha256(written.encode()).hexdigest()
 
 
 # --- a task from a file ----------------------------------------------------------------------------------------------

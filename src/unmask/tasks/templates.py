@@ -17,6 +17,7 @@ from unmask.errors import InputError, unknown
 from unmask.tasks import files
 from unmask.tasks.task import Example, Task, Wording
 
+MOST = 1 << 20  # characters
 FIELD = re.compile(r"<<([A-Za-z_][A-Za-z0-9_]*)>>")  # GSM8K's <<48/2=24>> is text
 BLOCK = re.compile(r"<<examples>>\n?(.*?)<<end>>\n?", re.DOTALL)
 MARKS = {"examples": "end", "end": "examples"}  # each needs the other
@@ -34,6 +35,10 @@ def worded(task: Task, text: str, wording: Wording) -> Task:
     """The task, asked with a template."""
     if task.puzzle is not None:
         raise InputError(f"{task.name} has no prompt, its model is given a canvas", "leave the prompt out")
+    if len(text) > MOST:
+        raise InputError(f"the prompt {wording.name!r} has more than {MOST:,} characters", "give a shorter one")
+    if text.count("<<examples>>") > 1:
+        raise InputError(f"the prompt {wording.name!r} has <<examples>> twice", "worked examples stand in one place")
     before, *rest = BLOCK.split(text)
     _check(task, text, before, rest, wording.name)
     shown, after = rest or (None, "")
@@ -59,8 +64,6 @@ def _check(task: Task, text: str, before: str, rest: Sequence[str], name: str) -
     """Refuse a template that cannot ask the questions of the task."""
     if not text.strip():
         raise InputError(f"the prompt {name!r} is empty", f"it needs {_marks(task.fields)}")
-    if len(rest) > 2:
-        raise InputError(f"the prompt {name!r} has <<examples>> twice", "worked examples stand in one place")
     used = FIELD.findall("".join([before, *rest[1:]]))
     for mark, other in MARKS.items():
         if mark in used:
