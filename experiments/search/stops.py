@@ -1,7 +1,7 @@
 """Recorded paths -> what choosing, looking, stopping and escalating would have given: a table for each rule.
 
     python experiments/search/stops.py runs/paths [--paths 16]
-    python experiments/search/stops.py results/rows/search-paths.jsonl.xz results/rows/search-paths-h200.jsonl.xz
+    python experiments/search/stops.py results/rows/search-paths.jsonl.xz runs/paths.jsonl.xz
 
 For every cell: the share solved, and the evaluations that it took, of E-BoN, of surprise, of likelihood, of the look
 and of `auto` with eight paths, and of a perfect choice; then of `auto` that stops. Its threshold is found by conformal
