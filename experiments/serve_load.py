@@ -14,7 +14,10 @@ server's memory over time, and its evaluations a second beside the rows a second
 
 With `--large 5`, the same again beside a request of 64 particles and full length every 5 seconds: `alone` has the times
 without it, `step_of_large` the seconds of one of its steps while nothing else is served, and `fair` whether p50 and p99
-beside it are at most three times those alone and one such step.
+beside it are at most three times those alone and one such step. All that on a quiet machine, in one call of some three
+minutes, with load.json and a table in load.md:
+
+    python experiments/serve_load.py --clients 64 --seconds 60 --large 5 --out load
 """
 
 from __future__ import annotations
@@ -239,6 +242,29 @@ def timed_server(model_name: str, file: str) -> None:
             json.dump(calls, out)
 
 
+def summary(found: dict[str, Any]) -> str:
+    """A table of the figures; with large requests, a column without and one beside them."""
+    columns = {"alone": found.get("alone", found)} | ({"beside the large ones": found} if "alone" in found else {})
+    rows = {
+        "requests; lost": lambda one: f"{one['requests']:,}; {one['lost']}",
+        "answers by status": lambda one: ", ".join(f"{status}: {many:,}" for status, many in one["answers"].items()),
+        "p50, p99 (s)": lambda one: f"{one['p50']:.2f}, {one['p99']:.2f}",
+        "memory, every 5 s (MiB)": lambda one: " ".join(f"{size:.0f}" for size in one["memory_mib"]),
+    }
+    lines = [f"| small requests | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    lines += [f"| {name} | {' | '.join(cell(one) for one in columns.values())} |" for name, cell in rows.items()]
+    asked = found["asked"]
+    lines += ["", f"{asked['clients']} clients, {asked['seconds']:g} s, model {asked['model']}, {found['date']}; "]
+    lines[-1] += f"load average before: {found['load_before']:.2f}, {found['cpus']} cores."
+    if "large" in found:
+        bounds = [f"{name} {3 * found['alone'][name] + found['step_of_large']:.2f} s" for name in ("p50", "p99")]
+        kept = ", ".join(f"{name} {'kept' if fair else 'EXCEEDED'}" for name, fair in found["fair"].items())
+        statuses = ", ".join(map(str, found["large"]["answers"]))
+        lines += [f"Bounds of three times alone and a step of the large one: {', '.join(bounds)}: {kept}."]
+        lines += [f"One step of the large one alone: {found['step_of_large']:.2f} s. Their answers: {statuses}."]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="sudoku", choices=("sudoku", "text"))
@@ -249,6 +275,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch, in the server and for the network alone")
     parser.add_argument("--large", type=float, help="seconds between two requests of many particles and full length")
     parser.add_argument("--particles", type=int, default=64, help="of large requests")
+    parser.add_argument("--out", help="write OUT.json and OUT.md, too: the figures, and a table of them")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
@@ -282,6 +309,10 @@ def main() -> None:
     found |= {"of_network": found["rows_per_second"] / network, "of_idle": found["rows_per_second"] / max(idle)}
     found |= {"asked": vars(args), "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d")}
     print(json.dumps(found, indent=1))
+    if args.out:
+        for ending, text in (("json", json.dumps(found, indent=1) + "\n"), ("md", summary(found))):
+            with open(f"{args.out}.{ending}", "w", encoding="utf-8") as out:
+                out.write(text)
 
 
 if __name__ == "__main__":

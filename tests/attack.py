@@ -7,21 +7,28 @@ Takes minutes; pytest collects nothing here. Prints one line for each area, and 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 
-from unmask import SAMPLERS, Recipe, decode, decode_batch, load
+from unmask import SAMPLERS, Denoiser, Recipe, decode, decode_batch, load
+from unmask.decoding.trace import replay
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "server"))
+
+from serving import Running, post, running  # noqa: E402
+
 PROMPTS = ["once upon a time", "one day", "tom has 5 apples. mia has", "she", "", "lily was very happy because her mom"]
 SEARCHED: list[tuple[str, dict[str, Any]]] = [
     ("vanilla", {}),
@@ -86,6 +93,88 @@ def company(seconds: float) -> Iterator[bool]:
             yield same
 
 
+def reduced(seconds: float) -> Iterator[tuple[bool, bool]]:
+    """In bfloat16: whether the same call gives the same tokens, which is promised, and company does, which is not."""
+    models, dice, end = (
+        [load(name, dtype="bfloat16") for name in ("text", "random")],
+        Random(),
+        time.monotonic() + seconds,
+    )
+    names = [name for name in SAMPLERS if name != "pc"]
+    while time.monotonic() < end:
+        model, (search, more) = dice.choice(models), dice.choice(SEARCHED)
+        recipe = Recipe(
+            dice.choice(names), search, length=dice.choice([8, 24]), temperature=dice.choice([0.0, 1.0]), **more
+        )
+        texts = [dice.choice(PROMPTS) for _ in range(dice.randint(2, 4))]
+        seeds = [dice.randrange(2**40) for _ in texts]
+        one, two = (decode_batch(model, texts, recipe=recipe, seeds=seeds) for _ in range(2))
+        alone = decode(model, texts[0], recipe=recipe.replace(seed=seeds[0]))
+        yield [a.tokens for a in one] == [a.tokens for a in two], alone.tokens == one[0].tokens
+
+
+FORMS: list[dict[str, Any]] = [{}, {}, {"matches": " [a-z ]{3,60}"}, {"choices": [" a red ball", " two dogs", " tea"]}]
+
+
+def asked(dice: Random, models: list[str]) -> dict[str, Any]:
+    """The body of a request whose answer the library can give, too."""
+    search, more = dice.choice(SEARCHED)
+    settings = {"sampler": dice.choice([name for name in SAMPLERS if name != "pc"]), "search": search, **more}
+    settings |= {"temperature": dice.choice([0.0, 0.7, 1.0]), "max_tokens": dice.choice([8, 24])}
+    name = dice.choice(models)
+    form = dice.choice(FORMS) if name.startswith("text") else {}
+    return {"model": name, "prompt": dice.choice(PROMPTS), "seed": dice.randrange(2**40), **settings, **form}
+
+
+def as_library(body: dict[str, Any], model: Denoiser, n: int) -> list[Any]:
+    """What `decode` says to a request: its choices, one after the other."""
+    given = {name: value for name, value in body.items() if name not in ("model", "prompt", "seed", "max_tokens")}
+    seeds = range(body["seed"], body["seed"] + n)
+    return [decode(model, body["prompt"], length=body["max_tokens"], seed=seed, **given) for seed in seeds]
+
+
+def as_server(here: Running, body: dict[str, Any], how: str, n: int) -> list[Any]:
+    """The answers to a request: texts, or for `paths` the tokens of all particles."""
+    if how == "paths":
+        status, sent = post(here, json.dumps(body).encode(), "/v1/paths")
+        assert status == 200, sent
+        events = [json.loads(line[6:]) for line in sent.decode().splitlines() if line.startswith("data: ")]
+        *_, last = replay(events)
+        return [last[events[-1]["chosen"][0]]]
+    status, sent = post(here, json.dumps({**body, "n": n, "stream": how == "stream"}).encode())
+    assert status == 200, sent
+    if how == "whole":
+        return [one["text"] for one in sent["choices"]]
+    texts = [""] * n
+    for line in sent.decode().splitlines():
+        for one in json.loads(line[6:]).get("choices", []) if line.startswith("data: {") else []:
+            texts[one["index"]] += one["text"]
+    return texts
+
+
+def served(seconds: float) -> Iterator[bool]:
+    """Whether requests in random company, whole and streamed, get what `decode` gives; in bfloat16 one by one."""
+    torch.set_num_threads(1)
+    models = {"text": load("text"), "random": load("random"), "text-bf16": load("text", dtype="bfloat16")}
+    dice, end = Random(), time.monotonic() + seconds
+    with running(models, usual={}) as here, ThreadPoolExecutor(6) as clients:
+        while time.monotonic() < end:
+            several = dice.randint(1, 6)
+            names = ["text", "random"] if several > 1 else ["text", "random", "text-bf16"]
+            bodies = [asked(dice, names) for _ in range(several)]
+            if dice.random() < 0.5:  # of one recipe, so that they share a batch
+                bodies = [{**bodies[0], "prompt": one["prompt"], "seed": one["seed"]} for one in bodies]
+            hows = [dice.choice(["whole", "stream", "paths"]) for _ in bodies]
+            ns = [1 if how == "paths" or several == 1 else dice.randint(1, 2) for how in hows]
+            found = list(clients.map(as_server, [here] * several, bodies, hows, ns))
+            for body, how, n, got in zip(bodies, hows, ns, found, strict=True):
+                wanted = as_library(body, models[body["model"]], n)
+                same = got == [one.tokens if how == "paths" else one.text for one in wanted]
+                if not same:
+                    print(f"the server answers otherwise: {how}, {n}, {body}, among {bodies}", file=sys.stderr)
+                yield same
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="of all counts and times")
@@ -102,11 +191,19 @@ def main() -> int:
     if args.only in "durability: kill -9 at random moments":
         kills = ["--kills", str(max(2, round(30 * args.scale)))]
         wrong += subprocess.run([sys.executable, str(HERE / "kills.py"), *kills], check=False).returncode
-    area = "determinism: equal seeds in random company"
-    if args.only in area:
-        found = list(company(300 * args.scale))
-        print(f"{area:46} {sum(found):6,} held {found.count(False):4,} broke", flush=True)
-        wrong += found.count(False)
+    for area, tries in (
+        ("determinism: equal seeds in random company", company),
+        ("determinism: server and library", served),
+        ("determinism: bfloat16", reduced),
+    ):
+        if args.only in area:
+            found = list(tries(300 * args.scale))  # type: ignore[operator]
+            held = [one[0] if isinstance(one, tuple) else one for one in found]
+            print(f"{area:46} {sum(held):6,} held {held.count(False):4,} broke", flush=True)
+            if tries is reduced:
+                apart = sum(not one[1] for one in found)
+                print(f"{'  of these, other tokens in company':46} {apart:6,}: not promised", flush=True)
+            wrong += held.count(False)
     return 1 if wrong else 0
 
 
