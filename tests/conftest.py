@@ -4,6 +4,8 @@ import os
 import signal
 from pathlib import Path
 
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # as `import unmask` does, which is too late once torch has multiplied
+
 import pytest
 import torch
 

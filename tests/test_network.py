@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -209,3 +212,23 @@ def test_kept_keys_stand_in_for_fresh_ones(name):
         assert (several - whole[entry, 3:]).abs().max() < 1e-12
     some = replace(past, count=None, seen=torch.tensor([[True] * 3 + [False] * 4] * 2))
     assert (network(tokens[:, 3:], columns[:, 3:], past=(some,))[0] - part).abs().max() < 1e-12
+
+
+ROWS = """
+import torch
+import unmask
+torch.set_num_threads(1)
+for dtype in (torch.float32, torch.float64):
+    for inside, outside in ((128, 32), (256, 12), (384, 4096), (896, 384)):
+        weight, rows = torch.randn(outside, inside, dtype=dtype), torch.randn(96, inside, dtype=dtype)
+        whole = torch.nn.functional.linear(rows, weight)
+        for few in (*range(1, 33), 64):
+            found = torch.nn.functional.linear(rows[:few], weight)
+            assert torch.equal(found, whole[:few]), (dtype, inside, outside, few)
+"""
+
+
+def test_few_rows_are_multiplied_as_many_are() -> None:
+    """A process without our environment: `import unmask` has the products of MKL add in one order."""
+    left = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    subprocess.run([sys.executable, "-c", ROWS], check=True, env=left)

@@ -145,6 +145,15 @@ def test_a_trace_of_another_version(tmp_path: Path) -> None:
 # --- the events of a batch, for each of its prompts ------------------------------------------------------------------
 
 
+def rounded(value: Any) -> Any:
+    """Numbers to twelve digits, wherever they are."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return float(f"{value:.12g}") if isinstance(value, float) else value
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -173,7 +182,8 @@ def test_parts_of_a_batch_are_the_events_alone(settings: dict[str, Any]) -> None
         return found
 
     together = events([0, 1, 2])
-    assert together == [events([place])[0] for place in (0, 1, 2)]
+    alone = [events([place])[0] for place in (0, 1, 2)]
+    assert rounded(together) == rounded(alone)  # a sum over a wider canvas may differ in its last bit
     for mine in together:
         assert len(list(trace.replay(mine))) == len(mine) - 1
 

@@ -7,6 +7,7 @@ Each public name is loaded when it is first asked for: `import unmask` takes no 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from importlib import import_module
@@ -15,6 +16,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from unmask._version import __version__ as __version__
+
+# On Intel processors MKL adds in another order where a product has few rows, so that a text's numbers would depend on
+# its company. This costs nothing, and is read at the first product of the process: a value that is there stays.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 if TYPE_CHECKING:
     from unmask.core.beliefs import DrawRule
