@@ -1,4 +1,4 @@
-"""Table 7 on a checkpoint of MDLM's size: seconds of a decoding, a line for each cell, until all are done or time is up.
+"""Table 7 on a checkpoint of MDLM's size: seconds of a decoding, cell by cell, until all are done or time is up.
 
     unmask fabricate mdlm DIR --size full
     python experiments/table7.py DIR ROWS.jsonl --device cuda --dtype bfloat16 --seconds 60
@@ -37,10 +37,8 @@ def main() -> None:
     began = time.monotonic()
     experiment, cells.REPEATS = TABLES["table7"], args.repeats
     place = experiment.places[args.place]
-    recipes = {cell: experiment.recipe(cell, place) for cell in experiment.at(place)}
-    order = sorted(
-        recipes, key=lambda cell: (recipes[cell].steps > 256 and cell.how == "sequential", recipes[cell].steps)
-    )
+    todo = [(cell, experiment.recipe(cell, place)) for cell in experiment.at(place)]
+    todo.sort(key=lambda one: ((one[1].steps or 0) > 256 and one[0].how == "sequential", one[1].steps))
     done: dict[str, dict[str, Any]] = {}  # by what is run: vanilla is one run for all configurations
     if args.rows.exists():
         done = {
@@ -49,8 +47,7 @@ def main() -> None:
     model, weights = load(args.model, args.device, args.dtype), fingerprint(args.model)
     about = {"model": Path(args.model).name, "weights": weights, "dtype": args.dtype, **origin(model.device)}
     with args.rows.open("a", encoding="utf-8") as file:
-        for cell in order:
-            recipe = recipes[cell]
+        for cell, recipe in todo:
             if args.scale != 1:
                 some = {name: getattr(recipe, name) for name in ("length", "steps", "every")}
                 some = {name: max(1, round(args.scale * n)) for name, n in some.items() if n is not None}
