@@ -119,18 +119,19 @@ start_rewarding() {
             "${half[@]}" -n "$n" --methods self-rewarding --cells ${cells[count]}
     done
 }
-questions() {
+questions() { # puzzles of a task and level in a process each
     "$python" - "$run/rows/study" "$1" <<'PYTHON'
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, "experiments/search")
 from methods import CELLS
 from study import questions
 
-for cell in CELLS.values():
-    if cell.task != "text":
-        questions(Path(sys.argv[1]), cell, "held", int(sys.argv[2]))
+of = {(cell.task, cell.level): cell for cell in CELLS.values() if cell.task != "text"}
+with get_context("fork").Pool(len(of)) as pool:
+    pool.starmap(questions, [(Path(sys.argv[1]), cell, "held", int(sys.argv[2])) for cell in of.values()])
 PYTHON
 }
 tail_rewarding() {

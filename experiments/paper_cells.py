@@ -146,6 +146,14 @@ def work(args: argparse.Namespace, jobs: Any, ended: Any) -> None:
             torch.cuda.empty_cache()
 
 
+def make_questions(args: argparse.Namespace, jobs: list[Job]) -> None:
+    """Files of puzzles, once, while the texts are decoded."""
+    from unmask.evaluate.paper.cells import made
+
+    for experiment, place in dict.fromkeys((job.experiment, job.place) for job in jobs if job.place != "text"):
+        made(paper_run(args, experiment, place, ""))
+
+
 # --- the scheduler ---------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +167,8 @@ def run_all(args: argparse.Namespace) -> int:
     for number in range(args.processes):
         workers.append(context.Process(target=work, args=(args, jobs, ended), name=f"worker-{number}"))
         workers[-1].start()
+    maker = context.Process(target=make_questions, args=(args, list(todo)), name="questions")
+    maker.start()
     stopped = threading.Event()
     packer = threading.Thread(target=_pack_often, args=(args, stopped))
     packer.start()
@@ -188,7 +198,7 @@ def run_all(args: argparse.Namespace) -> int:
         left = len(todo) + running
         for _ in workers:
             jobs.put(None)
-        for worker in workers:
+        for worker in [*workers, maker]:
             worker.join(0.0 if left else 5.0)
             if worker.is_alive():
                 worker.terminate()
