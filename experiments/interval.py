@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from typing import Any
 
 from unmask import Recipe, load
@@ -30,8 +31,11 @@ def main() -> None:
     parser.add_argument("--particles", type=int, default=4)
     parser.add_argument("--limit", type=int, default=24)
     parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, help="begin no further row after so many")
     args = parser.parse_args()
-    model = load(args.model)
+    began = time.monotonic()
+    model = load(args.model, args.device)
     texts, _ = read(model, args.texts, None, args.limit)
     about: dict[str, Any] = {"model": args.model, "steps": args.steps, "particles": args.particles, "n": len(texts)}
     about |= origin(model.device)
@@ -39,6 +43,8 @@ def main() -> None:
         for strength in args.strength:
             shortest: dict[str, list[float]] = {}
             for every in args.every:
+                if args.seconds is not None and time.monotonic() - began > args.seconds:
+                    return
                 recipe = Recipe("uniform", "smc", steps=args.steps, temperature=1.0, particles=args.particles)
                 results = generated(model, texts, recipe.replace(strength=strength, every=every))
                 found = {

@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import random
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from unmask import MODELS, Recipe, __version__, load
 from unmask.cli import main, show
 from unmask.decoding.decode import decode_batch
 from unmask.errors import InputError, ModelError
-from unmask.evaluate import batch, rows, run
+from unmask.evaluate import batch, header, rows, run
 from unmask.tasks import TASKS, Example, puzzle_of
 from unmask.tasks.puzzles import countdown, sudoku
 from unmask.tasks.puzzles.grids import grids
@@ -260,3 +262,33 @@ def test_bad_puzzles_are_one_line(given, said, tmp_path, monkeypatch, capsys):
     assert main(["puzzles", *given]) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_copy_without_a_repository_can_name_its_commit(tmp_path, monkeypatch):
+    """The tree that git hashes is the one that the copy's files are compared with."""
+    there, copy = tmp_path / "repository" / "package", tmp_path / "copy" / "package"
+    for name, text in {"__init__.py": "", "a.b": "1", "a/x.py": "2", "a0": "3", "a/deep/é.txt": "4"}.items():
+        (there / name).parent.mkdir(parents=True, exist_ok=True)
+        (there / name).write_text(text)
+    shutil.copytree(there, copy)
+    who = ["-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "m"]):
+        subprocess.run(["git", *words], cwd=there.parent, check=True)
+    names = [header._git(there.parent, "rev-parse", word) for word in ("HEAD", "HEAD:package")]
+    monkeypatch.setenv("UNMASK_COMMIT", ":".join(map(str, names)))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    assert header.commit(there) == header.commit(copy) == names[0]
+    (copy / "__pycache__").mkdir()
+    (copy / "__pycache__" / "x.pyc").write_text("left by Python")
+    (copy / "empty").mkdir()
+    header._tree.cache_clear()
+    assert header.commit(copy) == names[0]
+    (copy / "a" / "x.py").write_text("changed")
+    header._tree.cache_clear()
+    assert header.commit(copy) == f"{names[0]}+"
+    monkeypatch.setenv("UNMASK_COMMIT", "main")
+    with pytest.raises(InputError, match="UNMASK_COMMIT is 'main', which is not COMMIT:TREE"):
+        header.commit(copy)
+    monkeypatch.delenv("UNMASK_COMMIT")
+    assert header.commit(copy) is None

@@ -1,8 +1,8 @@
 """Constraints on text: random patterns under every sampler and search, the public suite of schemas, and time per step.
 
-python experiments/search/forms.py random --patterns 1000
+python experiments/search/forms.py random --patterns 1000 --cases 210 --jobs 16 --rows ROWS.jsonl    # the whole product
 python experiments/search/forms.py suite FOLDER    # of JSON-Schema-Test-Suite, as the sdist of jsonschema has it
-python experiments/search/forms.py speed [--device cuda]
+python experiments/search/forms.py speed [--device cuda --width 4096 --layers 32]
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
 import random
 import re
+import statistics
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from unmask.core.state import Vocab
 from unmask.decoding.background import Background
 from unmask.decoding.form import form
 from unmask.errors import InputError, UnmaskError
+from unmask.evaluate.header import origin
 from unmask.models.network import Shape, empty
 from unmask.models.tokenizers import Characters
 from unmask.models.transformer import Transformer
@@ -83,44 +88,96 @@ def faults(model: Denoiser, tokens: Sequence[int], canvas: Sequence[int], patter
 
 
 def run_random(args: argparse.Namespace) -> int:
-    """Each pattern under every sampler × every search, on a network or a table in turn; or under `--cases` of them."""
-    from tests.laws.cases import canvases, models, names
-
-    torch.set_num_threads(1)
-    made, dice, count = models(), random.Random(args.seed), Counter[str]()
-    cases = [*names("float64"), *names("table")]
-    with tempfile.TemporaryDirectory() as folder:
+    """Each turn under the next `--cases` of every sampler × every search, on a network and on a table."""
+    began, count = time.monotonic(), Counter[str]()
+    about = {"patterns": args.patterns, "cases": args.cases, "seed": args.seed}
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         background = Path(folder) / "counts.json"
         Background({0: 700, 1: 90, 3: 8}, 2000).save(background)
-        order = itertools.cycle(cases)
-        for number in range(args.patterns):
-            for case in [next(order) for _ in range(args.cases or len(cases) // 2)]:
-                model = made[case.model]
-                letters = "012" if case.model == "table" else "abcxyz019 .,\n"
-                row = dice.choice(canvases(model))
-                several = len(list(holes(row, row, model.vocab.mask)))
-                asked = [pattern(dice, letters) for _ in range(several if dice.random() < 0.3 else 1)]
-                recipe = case.recipe(background, **({"constrained_entropy": True} if dice.random() < 0.3 else {}))
-                try:
-                    result = decode(
-                        model,
-                        canvas=row,
-                        recipe=recipe.replace(seed=number),
-                        matches=asked if len(asked) > 1 else asked[0],
-                    )
-                except InputError:
-                    count["refused"] += 1
-                    continue
-                wrong = [fault for one in result.particles for fault in faults(model, one.tokens, row, asked)]
-                count["decoded"] += 1
-                count["texts"] += len(result.particles)
-                count["wrong"] += len(wrong)
-                if wrong:
-                    print(f"{case} seed {number} canvas {row}: {wrong[0]}", flush=True)
-            if number % 50 == 49:
-                print(f"{number + 1} patterns: {dict(count)}", flush=True)
-    print(json.dumps(dict(count)))
+        done, file = kept(args.rows, about, stack)
+        for row in done.values():
+            count.update(row["count"])
+        turns = [Turn(args.seed, number, args.cases, background) for number in range(args.patterns)]
+        todo = [turn for turn in turns if turn.number not in done]
+        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(args.jobs)) if args.jobs > 1 else None
+        for row in map(taken, todo) if pool is None else pool.imap_unordered(taken, todo):
+            done[row["number"]] = row
+            count.update(row["count"])
+            for fault in row["faults"]:
+                print(fault, flush=True)
+            if file is not None:
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+            if len(done) % 50 == 0:
+                print(f"{len(done)} turns: {dict(count)}", flush=True)
+            if args.seconds is not None and time.monotonic() - began > args.seconds:
+                break
+        if pool is not None:
+            pool.terminate()
+    print(json.dumps({**about, "turns": len(done), **count, "seconds": round(time.monotonic() - began, 1)}))
     return 1 if count["wrong"] else 0
+
+
+def kept(path: Path | None, about: dict[str, Any], stack: ExitStack) -> tuple[dict[int, Any], Any]:
+    """The turns that a file has, and the file open for more; a torn last line is dropped."""
+    if path is None:
+        return {}, None
+    lines = path.read_bytes() if path.exists() else b""
+    lines = lines[: lines.rfind(b"\n") + 1]
+    head, *rows = map(json.loads, lines.splitlines()) if lines else [about]
+    if {name: head.get(name) for name in about} != about:
+        raise SystemExit(f"forms: {str(path)!r} is of other turns ({head}): give another file")
+    file = stack.enter_context(path.open("wb"))
+    file.write(lines or (json.dumps({**about, **origin(torch.device("cpu"))}) + "\n").encode())
+    file.close()
+    return {row["number"]: row for row in rows}, stack.enter_context(path.open("a", encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Some cases, each with random patterns of its own; dice and cases follow from seed and number alone."""
+
+    seed: int
+    number: int
+    cases: int | None
+    background: Path
+
+
+@cache
+def models() -> dict[str, Any]:
+    """The small models of the laws, once in each process."""
+    from tests.laws import cases
+
+    torch.set_num_threads(1)
+    return dict(cases.models())
+
+
+def taken(turn: Turn) -> dict[str, Any]:
+    """The counts of a turn, and what was wrong."""
+    from tests.laws.cases import canvases, names
+
+    dice, count, wrong = random.Random(f"{turn.seed} {turn.number}"), Counter[str](), list[str]()
+    cases = [*names("float64"), *names("table")]
+    many = turn.cases or len(cases) // 2
+    for place in range(turn.number * many, (turn.number + 1) * many):
+        case = cases[place % len(cases)]
+        model = models()[case.model]
+        letters = "012" if case.model == "table" else "abcxyz019 .,\n"
+        row = dice.choice(canvases(model))
+        several = len(list(holes(row, row, model.vocab.mask)))
+        asked = [pattern(dice, letters) for _ in range(several if dice.random() < 0.3 else 1)]
+        more = {"constrained_entropy": True} if dice.random() < 0.3 else {}
+        recipe = case.recipe(turn.background, **more).replace(seed=turn.number)
+        try:
+            result = decode(model, canvas=row, recipe=recipe, matches=asked if len(asked) > 1 else asked[0])
+        except InputError:
+            count["refused"] += 1
+            continue
+        found = [fault for one in result.particles for fault in faults(model, one.tokens, row, asked)]
+        count.update(decoded=1, texts=len(result.particles), wrong=len(found))
+        wrong += [f"{case} seed {turn.number} canvas {row}: {fault}" for fault in found[:1]]
+    return {"number": turn.number, "count": dict(count), "faults": wrong}
 
 
 # --- schemas ---------------------------------------------------------------------------------------------------------
@@ -165,11 +222,12 @@ def run_suite(args: argparse.Namespace) -> int:
 def network(size: int, width: int, layers: int, tokenizer: Any, scale: float, device: str = "cpu") -> Denoiser:
     """A random network over `size` tokens, an end and a mask."""
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
-    made = empty(Shape(size + 2, width, layers, 4, 4 * width), "cpu", torch.float32)
-    generator = torch.Generator().manual_seed(3)
+    heads = max(4, width // 128)  # wider heads than 256 have no fast attention
+    made = empty(Shape(size + 2, width, layers, heads, 4 * width), device, dtype)
+    generator = torch.Generator(device).manual_seed(3)
     for one in made.parameters():
-        one.copy_(torch.ones_like(one) if one.dim() == 1 else torch.randn(one.shape, generator=generator) * scale)
-    return Transformer(made.to(device, dtype), Vocab(size + 1, (size,), size), tokenizer, absent=(size + 1,))
+        one.fill_(1.0) if one.dim() == 1 else one.normal_(0.0, scale, generator=generator)
+    return Transformer(made, Vocab(size + 1, (size,), size), tokenizer, absent=(size + 1,))
 
 
 def writer() -> Denoiser:
@@ -238,27 +296,34 @@ class Vocabulary:
 
 
 def run_speed(args: argparse.Namespace) -> int:
-    """Seconds a step with and without a constraint, in one run, one after the other."""
+    """Seconds a step with and without a constraint, in one run, one after the other; all so far after each round."""
+    started = time.monotonic()
     model = network(args.vocabulary, args.width, args.layers, Vocabulary(args.vocabulary), 0.02, args.device)
     began = time.perf_counter()
     made = form(schema=fields(args.fields))
+    assert made is not None
     compiled = time.perf_counter() - began
     began = time.perf_counter()
     automaton = made.automata(model)[0]
-    about = {"fields": args.fields, "states": len(automaton.accepts), "classes": len(automaton.moves)}
+    about: dict[str, Any] = {"fields": args.fields, "states": len(automaton.accepts), "classes": len(automaton.moves)}
     about |= {"compile_s": round(compiled, 3), "tokens_s": round(time.perf_counter() - began, 3)}
-    for temperature in (0.0, 1.0):
-        recipe = Recipe(
-            sampler="confidence", search="best-of-n", particles=8, steps=256, length=256, temperature=temperature
-        )
-        times: dict[str, list[float]] = {"without": [], "with": []}
-        for _ in range(args.rounds):
+    about |= {"width": args.width, "layers": args.layers, "vocabulary": args.vocabulary, **origin(model.device)}
+    times: dict[str, list[float]] = {}
+    for number in range(args.rounds):
+        for temperature in (1.0, 0.0):
+            recipe = Recipe(
+                sampler="confidence", search="best-of-n", particles=8, steps=256, length=256, temperature=temperature
+            )
             for name, limit in (("without", None), ("with", made)):
-                times[name] += timed(model, recipe, limit, args.steps)
-        middle = {name: sorted(some)[len(some) // 2] for name, some in times.items()}
-        about |= {f"{name}_t{temperature:g}_s": round(value, 4) for name, value in middle.items()}
-        about[f"ratio_t{temperature:g}"] = round(middle["with"] / middle["without"], 3)
-    print(json.dumps(about))
+                if args.seconds is not None and number and time.monotonic() - started > args.seconds:
+                    return 0
+                times.setdefault(f"{name}_t{temperature:g}", []).extend(timed(model, recipe, limit, args.steps))
+        middle = {name: statistics.median(some) for name, some in times.items()}
+        found = {f"{name}_s": round(value, 5) for name, value in middle.items()}
+        found |= {f"ratio_t{at}": round(middle[f"with_t{at}"] / middle[f"without_t{at}"], 3) for at in (0, 1)}
+        if model.device.type == "cuda":
+            found["gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+        print(json.dumps({**about, "rounds": number + 1, "steps": len(times["with_t1"]), **found}), flush=True)
     return 0
 
 
@@ -287,8 +352,11 @@ def main() -> int:
     parts = parser.add_subparsers(required=True)
     one = parts.add_parser("random")
     one.add_argument("--patterns", type=int, default=1000)
-    one.add_argument("--cases", type=int, help="cases to each pattern; else every one")
+    one.add_argument("--cases", type=int, help="of the 210, in each turn [half of them]")
     one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--jobs", type=int, default=1, help="processes")
+    one.add_argument("--rows", type=Path, metavar="FILE", help="a line for each turn; those that are there are kept")
+    one.add_argument("--seconds", type=float, help="begin no further turn after so many")
     one.set_defaults(run=run_random)
     one = parts.add_parser("suite")
     one.add_argument("folder")
@@ -307,6 +375,7 @@ def main() -> int:
     ):
         one.add_argument(f"--{name}", type=int, default=value)
     one.add_argument("--device", default="cpu")
+    one.add_argument("--seconds", type=float, help="begin no further round after so many")
     one.set_defaults(run=run_speed)
     args = parser.parse_args()
     return int(args.run(args))

@@ -9,6 +9,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from unmask._version import __version__
 from unmask.decoding import background
 from unmask.decoding.recipe import Recipe
+from unmask.errors import InputError
 from unmask.models import on_device
 from unmask.tasks import Task, files
 from unmask.tasks.task import Wording
@@ -105,11 +107,54 @@ def machine(device: torch.device) -> str:
     return f"{name}, {torch.get_num_threads()} of {os.cpu_count()} threads"
 
 
+NAMED = "UNMASK_COMMIT"  # of a copy without a repository: COMMIT:TREE
+
+
 def commit(folder: Path = Path(__file__).parents[1]) -> str | None:
-    """The commit of this code, with a + where files were changed since; None outside a repository."""
+    """The commit of this code, with a + where files were changed since; None outside a repository.
+
+    A copy that is not one can name it: `export UNMASK_COMMIT=$(git rev-parse HEAD):$(git rev-parse HEAD:src/unmask)`.
+    The second hash is compared with that of the copy's files, so that a name that does not fit them gets the +.
+    """
     tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")  # not of a repository that holds our install
-    found = None if tracked is None else _git(folder, "rev-parse", "HEAD")
+    if tracked is None:
+        return _named(folder, os.environ.get(NAMED))
+    found = _git(folder, "rev-parse", "HEAD")
     return found and found + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no", ".") else "")
+
+
+def _named(folder: Path, given: str | None) -> str | None:
+    """The commit that the environment names, with a + where the files are not those of the tree beside it."""
+    if given is None:
+        return None
+    words = re.fullmatch(r"([0-9a-f]{40}):([0-9a-f]{40})", given)
+    if words is None:
+        hint = "give two hashes: $(git rev-parse HEAD):$(git rev-parse HEAD:src/unmask)"
+        raise InputError(f"{NAMED} is {given!r}, which is not COMMIT:TREE", hint)
+    return words[1] + ("" if _tree(folder) == words[2] else "+")
+
+
+@cache
+def _tree(folder: Path) -> str:
+    """The hash that git gives a folder whose files are not executable; without what Python and tools leave there."""
+    lines = []
+    for path in folder.iterdir():
+        if path.name == "__pycache__" or path.name.startswith("."):
+            continue
+        if path.is_dir():
+            lines += [(f"{path.name}/", b"40000 ", _tree(path))] if _tree(path) != EMPTY else []
+        else:
+            lines.append((path.name, b"100644 ", _object(b"blob", path.read_bytes())))
+    lines.sort(key=lambda line: line[0].encode())  # git sorts a folder as if its name ended with a slash
+    parts = (mode + name.rstrip("/").encode() + b"\0" + bytes.fromhex(key) for name, mode, key in lines)
+    return _object(b"tree", b"".join(parts))
+
+
+def _object(kind: bytes, content: bytes) -> str:
+    return hashlib.sha1(b"%s %d\0" % (kind, len(content)) + content, usedforsecurity=False).hexdigest()
+
+
+EMPTY = _object(b"tree", b"")  # a folder that git does not keep
 
 
 def _git(folder: Path, *words: str) -> str | None:
