@@ -4,10 +4,10 @@ import os
 import signal
 from pathlib import Path
 
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")  # as `import unmask` does, which is too late once torch has multiplied
-
 import pytest
 import torch
+
+import unmask  # noqa: F401  (what it asks of MKL is read when torch first multiplies)
 
 torch.set_num_threads(1)  # one test per core; small tensors gain nothing from more
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children

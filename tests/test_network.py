@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import unmask
 from unmask.models.experts import Experts
 from unmask.models.network import Network, Past, Shape, empty
 
@@ -228,6 +229,7 @@ for dtype in (torch.float32, torch.float64):
 """
 
 
+@pytest.mark.skipif(not unmask._is_intel(), reason="MKL promises this on Intel processors only")
 def test_few_rows_are_multiplied_as_many_are() -> None:
     """A process without our environment: `import unmask` has the products of MKL add in one order."""
     left = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
