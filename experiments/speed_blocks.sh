@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # What a step with a cache costs on a GPU, beside its floor and public loops with a cache, and without one uncompiled;
 # comments say what is aimed at. What fails or lasts too long is told, and the next run begins.
-# usage: speed_blocks.sh DIR LOG    DIR is for the JSON and the plots
+# usage: [ONLY="llada sdar"] [LIMIT=150] speed_blocks.sh DIR LOG    DIR is for the JSON and the plots
 set -uo pipefail
 dir=$1 log=$2
 mkdir -p "$dir"
 speed() {
     local name=$1
     shift
+    [[ -z "${ONLY:-}" || " $ONLY " == *" $name "* ]] || return 0
     echo "\$ unmask bench speed --device cuda $*"
     timeout "${LIMIT:-150}" python3 -m unmask bench speed --device cuda "$@" --json >"$dir/$name.json" || {
         echo "  failed, or longer than ${LIMIT:-150} seconds"
@@ -36,13 +37,13 @@ for row in points:
     print(f"    ways {row['backbones_ms']} head {row['head_ms']:.2f} notes {row['notes']}")
 PYTHON
 }
-window="--size llada --prompt 256 --length 256 --sampler semi-ar --block-length 32 --scope block --cache --cache-before 0 --cache-after 0"
+window="--size llada --prompt 256 --length 256 --sampler semi-ar --block-length 32 --scope block --cache --cache-before 0 --cache-after 0 --uncompiled"
 {
     date -u +%Y-%m-%d
     python3 -c 'import torch; print("torch", torch.__version__, "on", torch.cuda.get_device_name())'
     # LLaDA's size, 256 + 256, blocks of 32, dual cache: 8 particles at most 1.10 of the floor, at most 2 times the step of
     # one, at least 8 times faster than without a cache, and faster than public_cached_row_ms
-    speed llada $window --particles 8 --against exact --repeat 2 --sweep particles=1,8
+    speed llada $window --particles 8 --against exact --repeat 1 --sweep particles=1,8
     # exact and uncompiled: at most 1.10 of the compiled floor
     speed llada-exact --size llada --sampler confidence --steps 64 --particles 5 --repeat 2 --uncompiled --sweep particles=1,5
     # SDAR's size, blocks of 4, exact: 8 particles at most 1.25 times the step of one

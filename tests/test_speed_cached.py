@@ -8,13 +8,15 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from unmask import Recipe
 from unmask.cli import main
 from unmask.core.walk import walk
 from unmask.decoding.decode import prepare
+from unmask.decoding.prompt import from_prompt
 from unmask.errors import InputError
-from unmask.evaluate.speed import bare, baselines, blocks, clock, measure
+from unmask.evaluate.speed import bare, baselines, blocks, clock, measure, walking
 from unmask.evaluate.speed.bare import Columns
 from unmask.evaluate.speed.blocks import Watch
 from unmask.evaluate.speed.walking import TIMED
@@ -97,6 +99,12 @@ def test_a_window(capsys):
     assert found["head_rows"] == pytest.approx(2 * (24 + 16 + 8 + 3 * 28) / 24)
     kept = cached["kept"]
     assert (kept["prompt_positions"], kept["rows"], kept["row_positions"]) == (0, 2, 40)
+
+
+def test_of_a_long_decode_without_a_cache_some_steps_are_timed(capsys, monkeypatch):
+    monkeypatch.setattr(walking, "LIKE", 2)
+    found = measured(capsys, "--size", "tiny", *DUAL, "--particles", "2", "--against", "exact", "--length", "16")
+    assert found["against_seconds"] is None and found["against_ms"] > 0
 
 
 def test_masks_of_the_block_alone(capsys):
@@ -245,3 +253,21 @@ def test_without_a_cache():
     assert isinstance(kept, BlockCache) and blocks.uncached(kept) is kept.inner
     windowed = Recipe("semi-ar", block_length=8, cache=True, cache_after=0)
     assert measure.without_cache(model, windowed) == Recipe("semi-ar", block_length=8)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("columns", [None, Columns(8, (4,))])
+def test_layers_of_a_deep_network_are_compiled_once(monkeypatch, columns):
+    compiling, model = torch.compile, random_transformer(layers=baselines.DEEP)
+    monkeypatch.setattr(torch, "compile", lambda function, **how: compiling(function, backend="eager", **how))
+    _, state, *_ = prepare(model, [from_prompt(model, [1, 2, 3], 9)], [0], Recipe("uniform"))
+    torch.compiler.reset()
+    counters.clear()
+    if columns is None:
+        found = baselines.backbones(model, state, 2, compile=True)
+    else:
+        found = baselines.column_backbones(model, state, 2, columns, compile=True)
+    assert list(found.runs) == ["eager", "compiled by layer"] and found.notes == []
+    assert counters["stats"]["unique_graphs"] == 1
+    eager, compiled = (run() for run in found.runs.values())
+    torch.testing.assert_close(compiled, eager)

@@ -28,6 +28,11 @@ class Columns:
     def width(self) -> int:
         return sum(self.groups)
 
+    @property
+    def whole(self) -> bool:
+        """Whether they are all there are, and see each other."""
+        return self.kept == 0 and len(self.groups) == 1
+
 
 def buffers(network: Network, rows: int, columns: Columns) -> list[Pair]:
     """Random keys and values [rows, H, kept + width, d] of every layer; the last ones are overwritten by each pass."""
@@ -41,25 +46,29 @@ def buffers(network: Network, rows: int, columns: Columns) -> list[Pair]:
     return [(made(), made()) for _ in range(shape.layers)]
 
 
-def forward(network: Network, columns: Columns) -> Callable[..., Tensor]:
-    """A function of tokens [R, W], their columns [1, W], noise levels, buffers and rotary waves."""
+def forward(network: Network, columns: Columns, each: Callable[..., Tensor] | None = None) -> Callable[..., Tensor]:
+    """A function of tokens [R, W], their columns [1, W], noise levels, buffers and rotary waves.
+
+    `each` computes a layer, as `layer` does.
+    """
+    one = each or layer
 
     def run(tokens: Tensor, at: Tensor, sigma: Tensor | None, kept: list[Pair], *waves: Tensor) -> Tensor:
         x = network._embed(tokens, at)
         condition = network._condition(sigma, x) if network.shape.condition else None
         for block, pair in zip(network.blocks, kept, strict=True):
             assert isinstance(block, Block)
-            x = _layer(block, x, condition, pair, columns, waves)
+            x = one(block, x, condition, pair, columns, waves)
         last = None if condition is None else network.modulate(condition)[:, None].chunk(2, 2)
         return modulated(network.norm(x), last)
 
     return run
 
 
-def _layer(
+def layer(
     block: Block, x: Tensor, condition: Tensor | None, kept: Pair, columns: Columns, waves: Sequence[Tensor]
 ) -> Tensor:
-    """Like `Block.forward`, into the buffers and from them."""
+    """Like `Block.forward`, into the buffers and from them, where others are kept."""
     shape = block.shape
     change = None if condition is None else block.modulate(condition)[:, None].chunk(6, 2)
     y = modulated(block.attention_norm(x), None if change is None else change[:2])
@@ -69,8 +78,9 @@ def _layer(
         q, k = block.q_norm(q), block.k_norm(k)
     if waves:
         q, k = rotate(q, *waves), rotate(k, *waves)
-    keys, values = kept
-    keys[:, :, columns.kept :], values[:, :, columns.kept :] = k, v
+    keys, values = (k, v) if columns.whole else kept
+    if not columns.whole:
+        keys[:, :, columns.kept :], values[:, :, columns.kept :] = k, v
     mixed = block.out(_attended(q.to(v.dtype), keys, values, columns))
     x = x + (mixed if change is None else change[2] * mixed)
     y = block._mlp(modulated(block.mlp_norm(x), None if change is None else change[3:5]))

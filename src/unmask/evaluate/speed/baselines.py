@@ -27,8 +27,9 @@ from unmask.models.transformer import Transformer, can_compile
 
 Run = Callable[[], Tensor]  # the network on all rows: hidden states [R, L, D]
 Forward = Callable[..., Tensor]
-EAGER, COMPILED, GRAPH = "eager", "compiled", "CUDA graph"
+EAGER, COMPILED, BY_LAYER, GRAPH = "eager", "compiled", "compiled by layer", "CUDA graph"
 COUNTS = 5  # numbers of masked positions at which the head is timed
+DEEP = 16  # layers from which each one is compiled by itself
 COPIES = 5  # float64 numbers for each logit that the public-style step holds at a time, at most
 
 
@@ -60,7 +61,9 @@ def backbones(model: Denoiser, state: State, cost: int, compile: bool) -> Backbo
     """
     state = state.take(torch.arange(len(state.tokens), device=model.device).repeat(cost))
     if isinstance(model, Transformer):
-        return _ways(model, _forward(model), _inputs(model, state), compile)
+        return _ways(
+            model, state, _forward(model), _inputs(model, state), Columns(0, (state.tokens.shape[1],)), compile
+        )
     found = Backbones({EAGER: eager(model, state)})
     if compile:
         found.notes.append(f"not compiled: {model.name} is not a network of unmask")
@@ -69,9 +72,10 @@ def backbones(model: Denoiser, state: State, cost: int, compile: bool) -> Backbo
 
 def column_backbones(model: Transformer, state: State, cost: int, columns: Columns, compile: bool) -> Backbones:
     """The same for the network on some columns of every row, against keys and values of others."""
-    rows = torch.arange(len(state.tokens), device=model.device).repeat(cost)
-    forward, inputs = bare.forward(model.network, columns), column_inputs(model, state.take(rows), columns)
-    return _ways(model, forward, inputs, compile)
+    state = state.take(torch.arange(len(state.tokens), device=model.device).repeat(cost))
+    return _ways(
+        model, state, bare.forward(model.network, columns), column_inputs(model, state, columns), columns, compile
+    )
 
 
 def column_inputs(model: Transformer, state: State, columns: Columns) -> tuple[object, ...]:
@@ -81,11 +85,21 @@ def column_inputs(model: Transformer, state: State, columns: Columns) -> tuple[o
     return state.tokens[:, at[0]], at, _sigma(model, state), kept, *(model.network.waves(at) or ())
 
 
-def _ways(model: Transformer, forward: Forward, inputs: tuple[object, ...], compile: bool) -> Backbones:
-    found = Backbones({EAGER: partial(forward, *inputs)})
+def _ways(
+    model: Transformer, state: State, forward: Forward, inputs: tuple[object, ...], columns: Columns, compile: bool
+) -> Backbones:
+    """Deep networks are compiled layer by layer: these are alike, so the compiler runs once, and not for minutes."""
+    found, deep = Backbones({EAGER: partial(forward, *inputs)}), len(model.network.blocks) >= DEEP
     if compile:
         with _noted(found, "not compiled"):
-            found.runs[COMPILED] = _compiled(model.device, forward, inputs)
+            if not can_compile(model.device):
+                raise FileNotFoundError("there is no C++ compiler")
+            run: Run = partial(torch.compile(forward, dynamic=False), *inputs)
+            if deep:
+                each = bare.forward(model.network, columns, torch.compile(bare.layer, dynamic=False))
+                run = partial(each, *column_inputs(model, state, columns))
+            run()
+            found.runs[BY_LAYER if deep else COMPILED] = run
     return _with_graph(found, model.device)
 
 
@@ -112,14 +126,6 @@ def eager(model: Denoiser, state: State) -> Run:
         return partial(_forward(model), *_inputs(model, state))
     rows = torch.arange(len(state.tokens), device=model.device)
     return lambda: model.look(state, rows)[0]
-
-
-def _compiled(device: torch.device, forward: Forward, inputs: tuple[object, ...]) -> Run:
-    if not can_compile(device):
-        raise FileNotFoundError("there is no C++ compiler")
-    run: Run = partial(torch.compile(forward, dynamic=False), *inputs)
-    run()
-    return run
 
 
 def _forward(model: Transformer) -> Forward:

@@ -219,17 +219,21 @@ def _round(scene: _Scene, other: Recipe | None, bare: bool) -> dict[str, float]:
     walks = [Walking(scene.mine, scene.recipe, scene.canvas, scene.timed)]
     if other is not None:
         walks.append(Walking(scene.mine, other, scene.canvas, scene.timed, bare=bare))
-    going = list(walks)
+    going, share = list(walks), EVERY
     while going:
-        going = [walking for walking in going if walking.go(EVERY)]
+        going = [walking for walking in going if walking.go(share)]
         going.reverse()  # who came last comes first
+        began = clock.now(scene.model.device)
         scene.turns.turn()
+        share = max(EVERY, clock.now(scene.model.device) - began)  # as long as all that it is compared with
     done, found = walks[0].done(), scene.turns.ms()
     found |= {"step_ms": 1000 * done.step, "warm_start_seconds": done.start, "decode_seconds": done.whole}
     found["head_ms"] = baselines.mean_ms({count: found[f"head {count}"] for count in scene.products}, scene.masked)
     if other is not None:
         done = walks[1].done()
-        found |= {"against_ms": 1000 * done.step, "against_seconds": done.whole}
+        found["against_ms"] = 1000 * done.step
+        if not done.cut:
+            found["against_seconds"] = done.whole
     return found
 
 

@@ -20,6 +20,7 @@ from unmask.models.transformer import compiled
 
 OnStep = Callable[[Moment], None]
 EVERY = 0.3  # seconds of a decode, after which the others have their turn: as long as theirs on a GPU
+LIKE = 48  # steps of a decode without a cache that are timed, where another one has a cache
 TIMED = 2  # the first step that counts where all steps are alike
 
 
@@ -33,18 +34,21 @@ class Walked:
     steps: int
     calls: int
     evaluations: int
+    cut: bool  # its end was not awaited
 
 
 class Walking:
     """A decode as `decode_batch` does it, in parts: `go` runs it for a while, and no time counts in between.
 
-    `timed` is the first step that counts. A `bare` one is without its cache.
+    `timed` is the first step that counts. A `bare` one is without its cache, and ends after `LIKE` steps that count,
+    since all of them are alike.
     """
 
     def __init__(
         self, model: Denoiser, recipe: Recipe, canvas: Canvas, timed: int = TIMED, *, bare: bool = False
     ) -> None:
         self.model, self.recipe, self.canvas, self.timed, self.bare = model, recipe, canvas, timed, bare
+        self.cut = False
         self.moments: Iterator[Moment] | None = None
         self.last: Moment | None = None
         self.start = self.early = self.whole = 0.0
@@ -59,6 +63,9 @@ class Walking:
             self.last, done = moment, moment.step + 1
             if on_step is not None:
                 on_step(moment)
+            if self.bare and done == self.timed + LIKE:
+                self.cut = True
+                break
             if done in (TIMED, self.timed) or (done > TIMED and time.perf_counter() - began > seconds):
                 more = True
                 break
@@ -76,7 +83,7 @@ class Walking:
         tally, steps = self.last.tally, self.last.step + 1
         step = (self.whole - self.early) / (steps - self.timed)
         calls, evaluations = int(tally.calls.sum()), int(tally.evaluations.sum())
-        return Walked(self.start, step, self.whole, steps, calls, evaluations)
+        return Walked(self.start, step, self.whole, steps, calls, evaluations, self.cut)
 
 
 def first_walk(
