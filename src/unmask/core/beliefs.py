@@ -152,6 +152,8 @@ def draw(
     """
     head = head if how.penalty is None else how.penalty.on(head, hidden)
     if allowed is not None:
+        if fused.usable(hidden, head, how.top_k, how.top_p):
+            return Drawn(*fused.draw(hidden, head, where, dice, how.temperature, how.ban, allowed=allowed))
         return draw_reference(hidden, head, where, dice, how, allowed, beliefs)
     pieces = None if beliefs is None else beliefs.pieces
     if beliefs is not None and pieces is not None and is_plain(how) and pieces.ban == how.ban:
@@ -196,14 +198,16 @@ def weigh_reference(
 
 
 def _limited(found: Beliefs, hidden: Tensor, head: Head, where: Tensor, tokens: Tensor, allowed: Allowed) -> Beliefs:
-    """The beliefs of kernels that know no constraint, with those of the allowed tokens."""
+    """Beliefs of the kernels, with those of the allowed tokens: one sweep more where these are not known yet."""
     if allowed.full:
-        return replace(found, limited=weigh_reference(hidden, head, where, tokens, allowed).limited)
-    place = where.nonzero(as_tuple=True)
-    fits = torch.ones_like(where).index_put(place, allowed.has((place[0], place[1]), found.best[place]))
-    other = weigh_reference(hidden, head, where & ~fits, tokens, allowed).fitting
-    assert other is not None
-    return replace(found, fitting=Fitting(found.best.where(fits, other.best), found.top.where(fits, other.top)))
+        fields, _ = fused.weigh(hidden, head, where, tokens, allowed=allowed)
+        mine = Beliefs(*fields)
+        stands = allowed.stands(where, tokens)
+        return replace(found, limited=replace(mine, standing=mine.standing.masked_fill(~stands & where, -torch.inf)))
+    fits = ~where | allowed.stands(where, found.best)
+    best, top, *_ = fused.draw(hidden, head, where & ~fits, found.top, 0.0, allowed=allowed)
+    top = top.masked_fill(top == -torch.inf, torch.nan)  # nothing is allowed there
+    return replace(found, fitting=Fitting(found.best.where(fits, best), found.top.where(fits, top)))
 
 
 def draw_reference(

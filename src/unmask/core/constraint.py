@@ -21,6 +21,11 @@ class Allowed:
         """Whether a token may be written at each of some positions."""
         return self.table[self.row[place], token]
 
+    def stands(self, where: Tensor, tokens: Tensor) -> Tensor:  # [B, L] bool, [B, L] -> [B, L] bool
+        """Whether the token at each position of `where` may be written; elsewhere it may."""
+        inside = tokens.clamp(max=self.table.shape[1] - 1)
+        return (self.table[self.row, inside] & (tokens == inside)) | ~where
+
     def only(self, logits: Tensor, place: tuple[Tensor, Tensor]) -> Tensor:  # [R, V], [R] each -> [R, V]
         """Logits with -inf for all tokens that are not allowed."""
         return logits + self.table[self.row[place]].to(logits.dtype).log_()  # log of 1 and 0: no branch per token

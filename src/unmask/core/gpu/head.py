@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from unmask.core.constraint import Allowed
 from unmask.core.denoiser import Head
 from unmask.core.gpu.device import compiled, on
 
@@ -101,16 +102,17 @@ def weigh(
     tokens: Tensor,
     config: Config | None = None,
     keep: tuple[int, ...] | None = None,
+    allowed: Allowed | None = None,
 ) -> tuple[Fields, Pieces | None]:
     """entropy, normaliser, top, second, best, standing at `where` [B, L]; zeros elsewhere. To `keep` for a draw that
-    bans these ids, a few: also pieces, if there is room for them."""
+    bans these ids, a few: also pieces, if there is room for them. `allowed`: the distribution of these tokens alone."""
     with_pieces = keep is not None and len(keep) <= FEW
     best, numbers = _outputs(where, 8 if with_pieces and keep else 5)
     pieces = None
     if where.numel():
         with on(hidden):
             slot = torch.full(where.shape, -1, dtype=torch.int32, device=where.device) if with_pieces else None
-            job = _job(hidden, head, where, config, slot)
+            job = _among(_job(hidden, head, where, config, slot), allowed)
             if slot is not None and keep is not None and job.places <= job.most:
                 job = _under(job, head, 1.0, keep) if keep else job
                 pieces = Pieces(*_masses(job), slot, job.config, keep, numbers[5:] if keep else None)
@@ -139,12 +141,15 @@ def draw(
     temperature: float,
     ban: tuple[int, ...] = (),
     config: Config | None = None,
+    allowed: Allowed | None = None,
 ) -> Fields:
-    """token, model_logp, log, entropy, top, second at `where` [B, L]; zeros elsewhere."""
+    """token, model_logp, log, entropy, top, second at `where` [B, L]; zeros elsewhere. `allowed`: the only tokens that
+    are drawn."""
     token, numbers = _outputs(where)
     if where.numel():
         with on(hidden):
             job = _under(_job(hidden, head, where, config), head, temperature, ban)
+            job = job if allowed is None else replace(_among(job, allowed), own=True)
             if temperature == 0:
                 _merge(job, _sweep(job), token, numbers)
             else:
@@ -171,6 +176,8 @@ class _Job:
     closed: Tensor | None = None  # [V] float32: `extra`, and -inf at banned ids
     ban: Tensor | None = None  # [V] float32: -inf at banned ids, where the model's own numbers are summed up as well
     banned: Tensor | None = None  # or the banned ids, which are then all that the two differ by
+    row: Tensor | None = None  # [B, L] int64: the row of each position in the table
+    table: Tensor | None = None  # [M, V] uint8: 0 at tokens that are not allowed
     own: bool = False  # the model's own numbers are summed up as well
     scale: float = LOG2E
 
@@ -218,6 +225,13 @@ def _under(job: _Job, head: Head, temperature: float, ban: tuple[int, ...]) -> _
         out = _outside(ban, head.width, device) if ban else None
         return replace(job, closed=closed, ban=out, own=True, scale=scale)
     return replace(job, closed=closed, banned=_ids(ban, device) if ban else None)
+
+
+def _among(job: _Job, allowed: Allowed | None) -> _Job:
+    """The same for the allowed tokens alone."""
+    if allowed is None:
+        return job
+    return replace(job, row=allowed.row.contiguous(), table=allowed.table.contiguous().view(torch.uint8))
 
 
 def _compact(where: Tensor, slot: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -282,9 +296,13 @@ def _sweep(job: _Job, mass: Tensor | None = None, peaks: Tensor | None = None) -
     partial = torch.empty(6 if job.own else 4, job.items, config.rows, device=device)
     ids = torch.empty(job.items, config.rows, dtype=torch.int32, device=device)
     extra = job.extra if job.own else job.closed
-    operands = job.hidden, job.weight, extra, job.ban, job.index, job.count, partial, ids, mass, peaks
+    operands = job.hidden, job.weight, extra, job.ban, job.row, job.table, job.index, job.count
     sweep[(min(job.programs, job.items),)](
         *operands,
+        partial,
+        ids,
+        mass,
+        peaks,
         *job.sizes,
         job.items,
         job.scale,
@@ -361,9 +379,13 @@ def _pick(
     from unmask.core.gpu.kernels.finish import pick
 
     config, pieces = job.config, mass.shape[1]
-    operands = job.hidden, job.weight, job.closed, job.index, job.count, dice.contiguous(), slot, mass, peaks, bases
+    operands = job.hidden, job.weight, job.closed, job.row, job.table, job.index, job.count, dice.contiguous()
     pick[(job.places,)](
         *operands,
+        slot,
+        mass,
+        peaks,
+        bases,
         token,
         numbers,
         *job.sizes,

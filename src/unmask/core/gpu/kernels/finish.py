@@ -141,13 +141,14 @@ def merge(
 
 @triton.jit(do_not_specialize=["index", "count", "L", "places", "positions"])
 def pick(
-    hidden, weight, extra, index, count, dice, slot, mass, peaks, bases, token_out, out,  # pointers
+    hidden, weight, extra, row, table, index, count, dice, slot, mass, peaks, bases, token_out, out,  # pointers
     L, D, V, hb, hl, hd, wv, wd, places, positions, scale,
     BLOCK_N: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One row: the piece of the vocabulary by inverse CDF over `mass`, then the token within it.
 
-    `slot` [positions]: the row of a position in `mass`, `peaks` and `bases`, if it is not its place here.
+    `slot` [positions]: the row of a position in `mass`, `peaks` and `bases`, if it is not its place here. `row` and
+    `table` are those of the sweep.
     """
     place = tl.program_id(0).to(tl.int64)
     if place >= tl.load(count):
@@ -183,7 +184,10 @@ def pick(
     logits = tl.sum(sums, 1)
     if extra is not None:
         logits += tl.load(extra + columns, mask=columns < V, other=0.0)
-    logits = tl.where(columns < V, logits, NONE)
+    free = columns < V
+    if table is not None:
+        free = tl.load(table + tl.load(row + position) * V + columns, mask=free, other=0) != 0
+    logits = tl.where(free, logits, NONE)
     chance = tl.exp2((logits - tl.max(logits, 0)) * scale).to(tl.float64)
     last = tl.max(tl.where(chance > 0.0, lane, 0), 0)
     reached = tl.cumsum(chance, 0)
