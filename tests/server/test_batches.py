@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import openai
 import pytest
+import torch
 from serving import Poisoned, Slow, running
 
 from unmask import Recipe, decode, load
-from unmask.models.wrap import Counted
+from unmask.core.state import State
+from unmask.models.wrap import Counted, Wrapped
 
 SETTINGS = {"sampler": "uniform", "search": "smc", "particles": 3, "every": 2}
+
+
+@dataclass(frozen=True, eq=False)
+class ByRow(Wrapped):
+    """Takes its time for each row."""
+
+    def look(self, state: State, rows: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        time.sleep(0.005 * len(rows))
+        return self.inner.look(state, rows)
 
 
 def at_once(jobs: list[Any]) -> list[Any]:
@@ -208,6 +221,31 @@ def test_a_large_request_gives_way_to_small_ones(wait):
             assert not large.done()
         recipe = Recipe(length=120, seed=3, temperature=1.0)
         assert large.result().choices[0].text == decode(model, "a", recipe=recipe).text
+
+
+def test_equal_requests_are_served_in_order(wait):
+    """One that came later does not overtake a batch of its like, however small it is beside the whole batch."""
+    slow = Slow(load("random"), 0.03)
+    with running({"random": slow}, batch=4) as here, ThreadPoolExecutor(5) as pool:
+        client = here.client()
+        ask = lambda: client.completions.create(model="random", prompt="a", max_tokens=20) and time.monotonic()  # noqa: E731
+        first = [pool.submit(ask) for _ in range(4)]
+        wait(lambda: len(slow.asked) > 2)
+        later = pool.submit(ask)
+        assert later.result() > max(one.result() for one in first)
+        assert max(slow.asked) == 4
+
+
+def test_a_batch_takes_no_more_than_it_can_answer_in_time():
+    """Of more large requests than the time allows, some are answered instead of none."""
+    with running({"random": ByRow(load("random"))}, seconds=4) as here:
+        client = here.client()
+        given = {"model": "random", "prompt": "a", "max_tokens": 32, "extra_body": {"search": "smc", "particles": 8}}
+        ask = lambda: client.completions.create(**given).choices[0].text  # noqa: E731
+        ask()  # in 1.3 seconds; four together take 5
+        late = [one for one in at_once([ask] * 4) if isinstance(one, openai.APIStatusError)]
+    assert 1 <= len(late) <= 3
+    assert {one.status_code for one in late} == {408}
 
 
 def test_small_requests_take_at_most_half_of_the_time(wait):

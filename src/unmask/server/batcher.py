@@ -28,7 +28,8 @@ from unmask.server.metrics import Metrics
 LINGER = 0.004  # a batch begins after this many seconds without a new choice
 LONGEST = 0.03  # seconds that the first choice of a batch waits for others
 OWN = 0.1  # seconds that a batch runs before it gives way
-SMALLER = 4  # a batch gives way to those of at most this part of its work
+# a batch gives way to those of at most this part of its work, whose choices are at most this part of one of its own
+SMALLER = 4
 NESTED = 3  # batches that wait for each other, at most
 
 
@@ -109,10 +110,12 @@ class Clock:
     began: float = field(default_factory=time.monotonic)
     given: float = 0.0
 
+    def own(self) -> float:
+        return time.monotonic() - self.began - self.given
+
     def may_give(self) -> bool:
         """Whether it has had its share: half of the time."""
-        own = time.monotonic() - self.began - self.given
-        return own >= max(OWN, self.given)
+        return self.own() >= max(OWN, self.given)
 
 
 class Batcher:
@@ -125,6 +128,7 @@ class Batcher:
         self.change = threading.Condition()
         self.nested = 0
         self.served: dict[str, float] = {}  # work that was begun for each client that waits or waited lately
+        self.pace: dict[str, float] = {}  # the most work a second that each model has done
         self.moved_at = time.monotonic()  # when a step last began or ended
         self.closing = False
         self.ended = False
@@ -206,7 +210,8 @@ class Batcher:
         if not self.waiting or self.nested >= NESTED or not clock.may_give():
             return
         with self.change:
-            smaller = [] if self.ended else self._taken(_work(batch) // SMALLER)
+            each = max(choice.work for choice in batch) // SMALLER
+            smaller = [] if self.ended else self._taken(_work(batch) // SMALLER, each)
         if smaller:
             began = time.monotonic()
             self._serve(smaller)
@@ -227,10 +232,10 @@ class Batcher:
             batch = self._taken()
             return [] if self.ended else batch
 
-    def _taken(self, most: float = math.inf) -> list[QueuedChoice]:
-        """The next batch of at most this work, which waits no longer."""
+    def _taken(self, most: float = math.inf, each: float = math.inf) -> list[QueuedChoice]:
+        """The next batch of at most this work, and at most so much of one choice; it waits no longer."""
         self._drop_closed()
-        batch = self._batch(most)
+        batch = self._batch(most, each)
         self.waiting = [choice for choice in self.waiting if choice not in batch]
         for choice in batch:
             self.served[choice.client] = self.served.get(choice.client, 0.0) + choice.work
@@ -243,11 +248,13 @@ class Batcher:
         new = {choice.client for choice in choices} - waiting
         self.served = {name: self.served.get(name, 0.0) for name in waiting} | dict.fromkeys(new, least)
 
-    def _batch(self, most: float) -> list[QueuedChoice]:
+    def _batch(self, most: float, each: float) -> list[QueuedChoice]:
         batch: list[QueuedChoice] = []
         longest = 0
         for choice in sorted(self.waiting, key=lambda choice: self.served.get(choice.client, 0.0)):  # else by age
-            if (batch and choice.kind != batch[0].kind) or (len(batch) + 1) * choice.work > most:
+            if choice.work > each or (batch and choice.kind != batch[0].kind) or (len(batch) + 1) * choice.work > most:
+                continue
+            if batch and self._misses([*batch, choice]):
                 continue
             longest = max(longest, choice.positions)  # shorter rows are padded
             if batch and (len(batch) + 1) * choice.cells // choice.positions * longest > self.limits.cells:
@@ -256,6 +263,11 @@ class Batcher:
             if len(batch) == self.limits.batch:
                 break
         return batch
+
+    def _misses(self, batch: Sequence[QueuedChoice]) -> bool:
+        """Whether a batch that has half of the time would end after the deadline of one of its choices."""
+        seconds = 2 * _work(batch) / self.pace.get(batch[0].model, math.inf)
+        return time.monotonic() + seconds > min(choice.deadline for choice in batch)
 
     def _drop_closed(self) -> None:
         """Close choices after their deadline, and drop closed ones from the queue."""
@@ -272,10 +284,11 @@ class Batcher:
         """Decode a batch; if that fails, each choice alone."""
         if not batch:
             return
-        began = time.monotonic()
+        clock = Clock()
+        began = clock.began
         self.metrics.batch_choices.observe(len(batch))
         try:
-            results = self._results(batch)
+            results = self._results(batch, clock)
         except Stopped:
             return
         except BaseException as error:  # SystemExit and panics of Rust are not Exceptions
@@ -286,6 +299,8 @@ class Batcher:
                 self._log(error)
             self._close(batch[0], error)
             return
+        model = batch[0].model
+        self.pace[model] = max(self.pace.get(model, 0.0), _work(batch) / clock.own())
         for choice, result in zip(batch, results, strict=True):
             self._finish(choice, result, began, len(batch))
 
@@ -304,7 +319,7 @@ class Batcher:
             if not choice.closed:
                 self._decode([choice])
 
-    def _results(self, batch: Sequence[QueuedChoice]) -> list[Result]:
+    def _results(self, batch: Sequence[QueuedChoice], clock: Clock) -> list[Result]:
         first, ids = batch[0], [choice.ids for choice in batch]
         tops = [choice.logprobs for choice in batch if choice.logprobs is not None]
         for choice in batch:
@@ -324,14 +339,14 @@ class Batcher:
             stop=first.stop,
             seeds=[choice.seed for choice in batch],
             form=first.form,
-            on_event=self._on_event(batch),
+            on_event=self._on_event(batch, clock),
             logprobs=max(tops) if tops else None,
             on_results=on_results if in_waves(first.recipe) else None,
         )
 
-    def _on_event(self, batch: Sequence[QueuedChoice]) -> OnEvent:
+    def _on_event(self, batch: Sequence[QueuedChoice], clock: Clock) -> OnEvent:
         """A callback that passes events on, stops a batch without open choices, and gives way."""
-        parts, wanted, clock = Parts(), any(choice.wants_events for choice in batch), Clock()
+        parts, wanted = Parts(), any(choice.wants_events for choice in batch)
 
         def on_event(event: Event) -> None:
             self.moved_at = time.monotonic()
