@@ -129,6 +129,20 @@ def test_nelbo_of_a_network_that_knows_nothing(directory: Path) -> None:
         assert documents.nelbo(network, rows, open, block) == pytest.approx(np.log(599), rel=0.03)
 
 
+@pytest.mark.parametrize("block", [None, BLOCK])
+def test_the_masks_of_a_row_depend_on_its_number(directory: Path, monkeypatch: pytest.MonkeyPatch, block) -> None:
+    """Not on the rows before it, nor on how many go through the network at a time."""
+    network = fresh({**CONFIG, **SMALL, "vocabulary": 600}, "cpu", 0)
+    rows = np.random.default_rng(0).integers(3, 600, (7, LENGTH))
+    open = np.arange(LENGTH) >= np.arange(0, 210, 30)[:, None]
+    whole = documents.nats(network, rows, open, block)
+    assert len(set(whole)) == 7 and documents.nelbo(network, rows, open, block) == whole.sum() / open.sum()
+    other, fewer = rows.copy(), open.copy()
+    other[:4], fewer[:4, :100] = 5, False
+    monkeypatch.setattr(documents, "TOGETHER", 3)
+    assert documents.nats(network, other, fewer, block)[4:] == pytest.approx(whole[4:], rel=1e-5)
+
+
 def test_steps_of_the_mixture_are_spread_evenly() -> None:
     kinds = [Plan(steps=1, mixture=0.25).in_blocks(step) for step in range(40)]
     assert sum(kinds) == 10 and not any(one and two for one, two in pairwise(kinds))

@@ -24,6 +24,7 @@ from unmask.models.laws import check
 from unmask.models.tokenizers import Characters, FileTokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks.files import documents
+from unmask.train import process
 from unmask.train import prose as training
 from unmask.train.initial import fresh
 from unmask.train.log import LOG, PLOT
@@ -237,9 +238,9 @@ def test_the_masks_of_a_window_depend_on_its_number(monkeypatch):
     assert some[::7] == pytest.approx(whole[::7], rel=1e-6)
     some = nelbo(network, rows[[3, 64]], numbers=[3, 64], count=70)
     assert some == pytest.approx(whole[[3, 64]], rel=1e-6)
-    one = training.chances(3, torch.tensor([4, 5]), 2, 16)
-    assert torch.equal(one[1:], training.chances(3, torch.tensor([5]), 2, 16))
-    assert not torch.equal(one, training.chances(3, torch.tensor([4, 5]), 1, 16))
+    one = process.chances(3, torch.tensor([4, 5]), 2, 16)
+    assert torch.equal(one[1:], process.chances(3, torch.tensor([5]), 2, 16))
+    assert not torch.equal(one, process.chances(3, torch.tensor([4, 5]), 1, 16))
 
 
 def test_each_window_is_masked_in_every_part_of_time(monkeypatch):

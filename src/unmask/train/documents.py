@@ -32,7 +32,7 @@ from unmask.models.tokenizers import read_tokenizer
 from unmask.models.transformer import Transformer
 from unmask.tasks import files
 from unmask.tasks.puzzles.word_problems import Form, WordProblem, word_problem
-from unmask.train.process import SCHEDULES, block_times, blocks_of, masked, noised_hidden, times
+from unmask.train.process import SCHEDULES, blocks_of, chances, hidden, measuring_times, noised_hidden
 from unmask.train.shards import HELD, Shards, check_tokenizer, is_made, made, making, shard
 from unmask.train.stories import Sampler, texts
 from unmask.train.task import Array, DataOptions, TrainTask, hashes
@@ -254,26 +254,32 @@ def held_problems(count: int, seed: int = 0, form: Form = "plain") -> list[WordP
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
 def nelbo(network: Network, tokens: NDArray[np.int64], open: NDArray[np.bool_], block: int | None) -> float:
     """An estimate of the NELBO in nats per open token, under full attention or in blocks."""
+    return float(nats(network, tokens, open, block).sum()) / max(1, int(open.sum()))
+
+
+@torch.no_grad()
+def nats(
+    network: Network, tokens: NDArray[np.int64], open: NDArray[np.bool_], block: int | None
+) -> NDArray[np.float64]:  # [N]
+    """An estimate of each row's NELBO; its times and masks depend on its number and the number of rows."""
     device, schedule = network.embed.weight.device, SCHEDULES["linear"]
-    generator = torch.Generator(device).manual_seed(0)
-    total, count = 0.0, 0
-    for begin in range(0, len(tokens), TOGETHER):
-        clean = torch.from_numpy(tokens[begin : begin + TOGETHER]).to(device)
-        free = torch.from_numpy(open[begin : begin + TOGETHER]).to(device)
+    many = 1 if block is None else -(-LENGTH // block)  # blocks, each with a time of its own
+    each = measuring_times(len(tokens) * many, DRAWS, torch.Generator().manual_seed(0)).view(DRAWS, len(tokens), many)
+    found = []
+    for rows in torch.split(torch.arange(len(tokens)), TOGETHER):
+        clean, free = torch.from_numpy(tokens)[rows].to(device), torch.from_numpy(open)[rows].to(device)
         blocks = None if block is None else blocks_of(free, block)
-        for _ in range(DRAWS):
-            if blocks is None or block is None:
-                when = times(len(clean), generator)[:, None].expand_as(clean)
-            else:
-                when = block_times(blocks, -(-LENGTH // block), generator)
-            hide = masked(free, when, schedule, generator)
+        place = torch.zeros_like(clean) if blocks is None else (blocks - 1).clamp(min=0)
+        total = torch.zeros(len(rows), dtype=torch.float64)
+        for draw in range(DRAWS):
+            when = each[draw, rows].to(device).gather(1, place)
+            hide = free & hidden(when, schedule, chances(0, rows, draw, clean.shape[1]).to(device))
             losses = _losses(network, clean, hide, blocks)
-            total += float((losses * schedule.weight(when) * hide).sum()) / DRAWS
-        count += int(free.sum())
-    return total / max(1, count)
+            total += (losses * schedule.weight(when) * hide).sum(1).double().cpu() / DRAWS
+        found.append(total.numpy())
+    return np.concatenate(found)
 
 
 def _losses(network: Network, clean: Tensor, hide: Tensor, blocks: Tensor | None) -> Tensor:  # [B, L]

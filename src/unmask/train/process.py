@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unmask.core import dice
 from unmask.models.network import Network, Pair
 
 
@@ -45,6 +46,19 @@ def times(count: int, generator: torch.Generator, tilt: float = 0.0) -> Tensor: 
     within = torch.rand(count, generator=generator, device=generator.device)
     even = (torch.arange(count, device=generator.device) + within) / count
     return even.pow(1 / (1 + tilt)).clamp(min=SOONEST)
+
+
+def measuring_times(count: int, draws: int, generator: torch.Generator) -> Tensor:  # [draws, count]
+    """The times at which each of `count` is measured: one in every equal part of the unit interval, and in random order
+    all of them together spread evenly over each part."""
+    each = times(count * draws, generator).view(draws, count)
+    return each.gather(1, torch.rand(each.shape, generator=generator, device=each.device).argsort(1))
+
+
+def chances(seed: int, numbers: Tensor, draw: int, length: int) -> Tensor:  # [B, L] float64
+    """A number in (0, 1) for each position of the windows of these numbers, by which it is masked or not."""
+    column = torch.arange(length)[None]
+    return dice.uniform(dice.keys([seed])[:, None], numbers[:, None], draw, column, dice.Purpose.NOISE)
 
 
 @lru_cache

@@ -21,11 +21,10 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from unmask.core import dice
 from unmask.errors import InputError
 from unmask.models.network import Network
 from unmask.tasks.files import documents
-from unmask.train.process import SCHEDULES, hidden, times
+from unmask.train.process import SCHEDULES, chances, hidden, measuring_times
 from unmask.train.task import Array, DataOptions, TrainTask
 from unmask.train.words import END, MASK, made_words, read_words
 
@@ -224,8 +223,7 @@ def nelbo(
     device, schedule = network.embed.weight.device, SCHEDULES["linear"]
     generator = torch.Generator().manual_seed(seed)
     places = torch.arange(len(rows)) if numbers is None else torch.tensor(numbers)
-    each = times((count or len(rows)) * DRAWS, generator).view(DRAWS, -1)
-    each = each.gather(1, torch.rand(each.shape, generator=generator).argsort(1)).mT[places]  # [N, DRAWS]
+    each = measuring_times(count or len(rows), DRAWS, generator).mT[places]  # [N, DRAWS]
     found = []
     for begin in range(0, len(rows), TOGETHER):
         clean = torch.from_numpy(rows[begin : begin + TOGETHER]).to(device)
@@ -240,12 +238,6 @@ def nelbo(
         found.append(np.array(old) if len(old) == len(clean) else nats.numpy())
         on_batch(begin, found[-1])
     return np.concatenate(found)
-
-
-def chances(seed: int, numbers: torch.Tensor, draw: int, length: int) -> torch.Tensor:  # [B, L] float64
-    """A number in (0, 1) for each position of the windows of these numbers, by which it is masked or not."""
-    column = torch.arange(length)[None]
-    return dice.uniform(dice.keys([seed])[:, None], numbers[:, None], draw, column, dice.Purpose.NOISE)
 
 
 def bits_per_byte(
