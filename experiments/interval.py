@@ -24,6 +24,7 @@ from unmask.evaluate.theory.texts import read
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts")
+    parser.add_argument("--documents", action="store_true", help="TEXTS has documents: one in a row")
     parser.add_argument("--model", default="text")
     parser.add_argument("--steps", type=int, default=18)
     parser.add_argument("--every", type=int, nargs="+", default=[1, 3, 6, 9])
@@ -36,7 +37,7 @@ def main() -> None:
     args = parser.parse_args()
     began = time.monotonic()
     model = load(args.model, args.device)
-    texts, _ = read(model, args.texts, None, args.limit)
+    texts, _ = read(model, args.texts, None, args.limit, args.documents)
     about: dict[str, Any] = {"model": args.model, "steps": args.steps, "particles": args.particles, "n": len(texts)}
     about |= origin(model.device)
     with open(args.output, "w", encoding="utf-8") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from unmask.evaluate.stats import Mean, mean, student
 from unmask.evaluate.theory import quantities
 from unmask.evaluate.theory.noised_states import join, measure
 from unmask.evaluate.theory.reference import Known, generated, known, reference
-from unmask.evaluate.theory.report import rows, study, summary
+from unmask.evaluate.theory.report import law, rows, study, summary
 from unmask.evaluate.theory.texts import pairs, read
 from unmask.models.wrap import Counted
 
@@ -252,6 +253,31 @@ def test_windows_of_prose(tmp_path):
         read(model, str(tmp_path / "prose.txt"), model.limit + 1, 3)
 
 
+def test_documents_have_rows_of_their_own_and_their_bits(tmp_path):
+    model = load("text")
+    (tmp_path / "stories.jsonl").write_text('{"text": "Lily had a red ball.", "bits": 31.5}\n{"text": "It was big."}\n')
+    (tmp_path / "stories.txt").write_text("Lily had a red ball.\n\nIt was big.\n")
+    for name, bits in (("stories.jsonl", [31.5, None]), ("stories.txt", [None, None])):
+        texts, counts = read(model, str(tmp_path / name), None, 9, documents=True)
+        first = model.tokenizer.encode("Lily had a red ball.")
+        assert texts[0].tokens == first + [model.vocab.eos[0]] * (model.limit - len(first))
+        assert all(all(text.open) and len(text.tokens) == model.limit for text in texts) and counts is not None
+        assert [text.bits for text in texts] == bits
+    assert law(texts) is None and law([Known([0], [True], 2.0), Known([0], [True], 0.0)]) == [2.0, 0.0]
+    with pytest.raises(InputError, match="not cut into windows"):
+        read(model, str(tmp_path / "stories.txt"), 16, 9, documents=True)
+    with pytest.raises(InputError, match="sudoku has no rows that end"):
+        read(load("sudoku"), str(tmp_path / "stories.txt"), None, 9, documents=True)
+
+
+def test_rows_have_the_bits_of_the_law(table):
+    texts = [replace(known(table, word), bits=float(place)) for place, word in enumerate(WORDS)]
+    kept = []
+    found = study(table, texts, Recipe("ancestral", steps=2), draws=1, paths=1, on_rows=kept.extend)
+    assert [row["bits"] for row in kept if row["kind"] == "data"] == found.bits == list(range(len(WORDS)))
+    assert summary(found, 6, None, None)["law"]["data"]["value"] == pytest.approx((len(WORDS) - 1) / 2)
+
+
 def test_boards_and_puzzles(tmp_path):
     model = load("sudoku")
     (tmp_path / "boards.txt").write_text(f"{SOLVED}\n{PUZZLE} {SOLVED}\nno board\n")
@@ -318,6 +344,9 @@ def test_theory_writes_rows_a_summary_and_a_figure(capsys, tmp_path):
         ("score ate --model table --rows none/rows.jsonl", "cannot write 'none/rows.jsonl'"),
         ("score empty.txt --model table", "there is no text in 'empty.txt'"),
         ("score bad.jsonl --model table", "bad.jsonl:1 is not a JSON object with a text"),
+        ("score odd.jsonl --model table", "odd.jsonl:1 has -1 bits"),
+        ("theory even.jsonl --model table --data-entropy 1 -o out", "the texts have bits of their own"),
+        ("calibrate stop two.txt --documents -o out", "--documents has no effect on calibrate stop"),
         ("theory none.txt --model table -o out", "there is no file 'none.txt'"),
         ("theory one.txt --model table -o out", "has 1 text: give at least 2"),
         ("theory two.txt --model table --limit 1 -o out", "limit is"),
@@ -333,6 +362,8 @@ def test_failures_are_one_line(capsys, tmp_path, monkeypatch, line, expected):
     (tmp_path / "one.txt").write_text("senate\n")
     (tmp_path / "two.txt").write_text("senate\ntester\n")
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "s", "text": "t"}\n' * 2)
+    (tmp_path / "odd.jsonl").write_text('{"text": "tea", "bits": -1}\n')
+    (tmp_path / "even.jsonl").write_text('{"text": "tea", "bits": 1}\n' * 2)
     (tmp_path / "bad.jsonl").write_text('{"prompt": "s"}\n')
     assert main(line.split()) == 2
     out, err = capsys.readouterr()

@@ -147,6 +147,26 @@ def test_the_divergence_is_the_loss_less_the_entropy_of_the_data(data_seed, mode
     assert found.lower.low is not None and found.lower.low < kl
 
 
+def test_with_the_law_of_the_data_the_divergence_needs_no_bound():
+    """By bits of each text or by their mean the divergence is that of enumeration, and a perfect model's is 0."""
+    data, other = pair(1, 101, 2.0)
+    texts = [
+        Known(text.tokens, text.open, -math.log2(data.joint[tuple(text.tokens)]))
+        for text in draws(data.table, 160, seed=3)
+    ]
+    entropy = float(joint_entropy(data.joint)) / BIT
+    for model, nelbo in ((data, 0.0), (other, float(sum(_nelbo(data, other))) / BIT - entropy)):
+        measured = study(model.table, texts, RECIPE, draws=3, paths=1)
+        for whole in (None, entropy):
+            found = summary(measured, SIZE, None, whole)
+            kl, law = Mean(**found["divergence"]["kl"]), Mean(**found["law"]["nelbo"])
+            assert abs(kl.value - divergence(data, model, STEPS)[0]) < SIGMAS / 1.96 * kl.half
+            assert abs(law.value - nelbo) < SIGMAS / 1.96 * law.half
+            assert Mean(**found["law"]["data"]).value == pytest.approx(entropy, abs=0.2)
+            gap = Mean(**found["law"]["entropy"])
+            assert model is not data or abs(gap.value) < SIGMAS / 1.96 * gap.half
+
+
 def test_the_loss_above_the_nelbo_bounds_the_divergence_without_the_entropy_of_the_data():
     data, other = pair(1, 101, 2.0)
     model = Oracle(0.8 * data.joint + 0.2 * other.joint)

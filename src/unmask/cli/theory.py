@@ -24,6 +24,7 @@ from unmask.errors import InputError, unknown
 from unmask.evaluate import rows, stopping
 from unmask.evaluate import run as bench
 from unmask.evaluate.batch import size
+from unmask.evaluate.header import origin
 from unmask.evaluate.rows import to_json
 from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory import report
@@ -115,7 +116,9 @@ def run_theory(args: Namespace) -> None:
         raise InputError(f"best-of is {args.best_of}", "it must be at least 1")
     folder = _folder(args.output)
     model = models.load_model(args, args.model or "text")
-    texts, counts = read(model, args.data, args.window, args.limit)
+    texts, counts = read(model, args.data, args.window, args.limit, args.documents)
+    if args.data_entropy is not None and report.law(texts) is not None:
+        raise InputError("the texts have bits of their own", "leave --data-entropy out")
     if args.counts is not None:
         table = background.load(args.counts)
         table.check(model)
@@ -165,6 +168,10 @@ def _show_theory(found: Row, folder: Path) -> None:
         **({} if paths["best"] is None else {"  best of them": paths["best"], "  its drift": paths["best_drift"]}),
         f"loss a token in {show.many(found['recipe']['steps'], 'step')}, less the NELBO": found["several_at_once"],
     }
+    if found["law"] is not None:
+        rows["bits of a whole text by the law of the data"] = found["law"]["data"]
+        rows["  its NELBO, less that"] = found["law"]["nelbo"]
+        rows["  its integral of state entropy, less that"] = found["law"]["entropy"]
     if "oracle" in found:
         rows["entropy of all masked positions together"] = found["oracle"]["joint"]
         rows["  state entropy times their number"] = found["oracle"]["sum"]
@@ -196,7 +203,10 @@ def add_theory(parser: ArgumentParser) -> None:
 
 
 CALIBRATES = ("strength", "stop")
-STRENGTH, STOPPING = ("paths", "points", "budget", "of"), ("epsilon", "task", "batch")  # flags of one of them
+STRENGTH, STOPPING = (
+    ("paths", "points", "budget", "of", "documents"),
+    ("epsilon", "task", "batch"),
+)  # flags of one of them
 EPSILON = 0.05
 
 
@@ -210,7 +220,7 @@ def run_calibrate(args: Namespace) -> None:
         raise unknown("quantity", what, CALIBRATES)
     args.data = args.data[0]
     for name in STOPPING if what == "strength" else STRENGTH:
-        if getattr(args, name) is not None:
+        if getattr(args, name) not in (None, False):
             raise InputError(f"--{name} has no effect on calibrate {what}", "leave it out")
     most, args.most = args.most, None  # a strength or a number of paths, not yet a setting
     if what == "stop":
@@ -223,7 +233,7 @@ def run_calibrate(args: Namespace) -> None:
         raise InputError("particles is 1", "a strength acts on 2 or more")
     folder = _folder(args.output)
     model = models.load_model(args, args.model or "text")
-    texts, _ = read(model, args.data, args.window, args.limit)
+    texts, _ = read(model, args.data, args.window, args.limit, args.documents)
     began = time.perf_counter()
     with rows.started(str(folder / "rows.jsonl")) as keep, show.progress() as bar:
         task = bar.add_task("reference", total=len(texts))
@@ -445,13 +455,15 @@ def _add_data(parser: ArgumentParser, first: str = "") -> None:
         parser.add_argument("data", metavar="DATA", help=about)
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="where rows and pictures go")
     parser.add_argument("--length", dest="window", type=int, metavar="N", help="cut DATA into windows of N tokens")
+    about = "DATA has documents, as with --length, or JSON lines: each in a row of its own, filled up with ends of text"
+    flag(parser, "--documents", about)
     flag(parser, "--limit N", f"the first N texts only [{TEXTS}]", TEXTS)
 
 
 def _about(args: Namespace, model: Denoiser, recipe: Recipe) -> Row:
     """Where the figures come from."""
     about = {"model": model.name, "data": Path(args.data).name, "length": args.window, "limit": args.limit}
-    return about | {"recipe": recipe.to_dict(), "version": __version__}
+    return about | {"documents": args.documents, "recipe": recipe.to_dict(), **origin(model.device)}
 
 
 def _folder(name: str) -> Path:

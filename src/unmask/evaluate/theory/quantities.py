@@ -68,6 +68,15 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Law:
+    """Whole texts beside the law of the data, where that is known; both differences are paired by text."""
+
+    data: Mean  # bits: -log2 p, whose mean is the entropy of the data
+    nelbo: Mean  # bits: the NELBO less it, the divergence of paths of one token a step
+    entropy: Mean  # bits: the same integral of state entropy less it; 0 for a perfect model
+
+
+@dataclass(frozen=True)
 class Divergence:
     """What entropies say about D_KL(Pr || P̂r) of one prompt's paths. Divergences are nats."""
 
@@ -144,6 +153,13 @@ def ends(states: States, counts: Mapping[int, int] | None) -> Ends:
     )
 
 
+def law(states: States, known: float | Sequence[float]) -> Law:
+    """The integrals of `integrals`, of whole texts, beside the law of the data; `known` are bits of all or of each."""
+    data = torch.as_tensor(known, dtype=torch.float64).expand(len(states.open))
+    loss, entropy = (bits(x[:, states.parts]).mean(1) * states.open for x in (states.loss, states.entropy))
+    return Law(mean(data), mean(loss - data), mean(entropy - data))
+
+
 def unigram(counts: Mapping[int, int]) -> float:
     """Entropy of a table of counts, bits."""
     shares = torch.tensor(list(counts.values()), dtype=torch.float64) / sum(counts.values())
@@ -169,7 +185,7 @@ def divergence(
     generated: Sequence[Sequence[float]],  # path entropies, bits: of each text's decoded paths
     width: int,
     steps: int | None = None,
-    data_entropy: float | None = None,  # bits: of a text given its prompt
+    data_entropy: float | Sequence[float] | None = None,  # bits: of a text given its prompt, or of each text
 ) -> Divergence:
     """Drift, and the bounds that it and the loss give."""
     true = _each([[path.path_entropy for path in paths] for paths in reference])
@@ -178,7 +194,8 @@ def divergence(
     drift, largest = mean(own - true), math.log2(width)
     kl = None
     if data_entropy is not None:
-        kl = mean(_each([[path.loss for path in paths] for paths in reference])).times(BIT, -data_entropy * BIT)
+        known = torch.as_tensor(data_entropy, dtype=torch.float64)
+        kl = mean(_each([[path.loss for path in paths] for paths in reference]) - known).times(BIT)
     return Divergence(
         mean(true),
         mean(own),

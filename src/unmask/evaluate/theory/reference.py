@@ -38,6 +38,7 @@ class Known:
 
     tokens: list[int]
     open: list[bool]
+    bits: float | None = None  # -log2 p under the law of the data, given what is not open; None: not known
 
     def canvas(self, mask: int) -> list[int]:
         """The ids, masked where the text is open."""

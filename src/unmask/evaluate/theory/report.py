@@ -36,6 +36,7 @@ class Study:
     states: States
     reference: list[list[ReferencePath]]
     generated: list[Result]
+    bits: list[float] | None = None  # of each text under the law of the data, where all are known
 
     @property
     def evaluations(self) -> int:
@@ -63,7 +64,8 @@ def study(
         own = now if best_of == 1 else now.replace(search="best-of-n", particles=best_of)
         seeds = [recipe.seed + begin + place for place in range(len(some))]
         states = measure(model, some, draws, seeds=seeds)
-        part = Study(now, states, reference(model, some, now, paths, seeds=seeds), generated(model, some, own))
+        true = reference(model, some, now, paths, seeds=seeds)
+        part = Study(now, states, true, generated(model, some, own), law(some))
         on_rows(rows(part, begin))
         parts.append(part)
         on_progress(begin + len(some), len(texts))
@@ -72,7 +74,14 @@ def study(
         join([part.states for part in parts]),
         [row for part in parts for row in part.reference],
         [row for part in parts for row in part.generated],
+        law(texts),
     )
+
+
+def law(texts: Sequence[Known]) -> list[float] | None:
+    """-log2 p of each text under the law of the data; None where one is not known."""
+    found = [text.bits for text in texts if text.bits is not None]
+    return found if len(found) == len(texts) else None
 
 
 def rows(found: Study, begin: int = 0) -> list[Row]:
@@ -80,7 +89,7 @@ def rows(found: Study, begin: int = 0) -> list[Row]:
     made: list[Row] = []
     states = found.states
     for text in range(len(states.open)):
-        about = {"text": begin + text, "open": int(states.open[text])}
+        about: Row = {"text": begin + text, "open": int(states.open[text])}
         for column in range(states.masked.shape[1]):
             numbers = {
                 name: float(bits(getattr(states, name)[text, column])) for name in ("entropy", "loss", "watched")
@@ -90,6 +99,8 @@ def rows(found: Study, begin: int = 0) -> list[Row]:
             {"kind": "reference", **about, "draw": draw, **vars(one)} for draw, one in enumerate(found.reference[text])
         ]
         own = found.generated[text]
+        if found.bits is not None:
+            made.append({"kind": "data", **about, "bits": found.bits[text]})
         path: Row = {"path_entropy": own.path_entropy, "state_entropy": own.best.state_entropy, "seed": own.seed}
         if len(own.particles) > 1:
             path["path_entropies"] = [particle.path_entropy for particle in own.particles]
@@ -98,7 +109,8 @@ def rows(found: Study, begin: int = 0) -> list[Row]:
 
 
 def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_entropy: float | None) -> Row:
-    """All quantities, for JSON."""
+    """All quantities, for JSON; without a `data_entropy` of all texts their own bits count, where they are known."""
+    known = found.bits if data_entropy is None else data_entropy
     own = [[particle.path_entropy for particle in result.particles] for result in found.generated]
     steps = found.recipe.steps
     loss = [
@@ -114,7 +126,8 @@ def summary(found: Study, width: int, counts: Mapping[int, int] | None, data_ent
         "integrals": quantities.integrals(found.states),
         "ends": quantities.ends(found.states, counts),
         "context": quantities.context(found.states),
-        "divergence": quantities.divergence(found.reference, own, width, steps, data_entropy),
+        "divergence": quantities.divergence(found.reference, own, width, steps, known),
+        "law": None if known is None else quantities.law(found.states, known),
         "step_loss": mean(loss),  # bits a token: the NELBO of `steps` steps
         "several_at_once": mean(several),  # of it, what deciding several tokens in a step costs
         # nats: the NELBO is never under the entropy of the data, so the divergence is at least what is above the NELBO

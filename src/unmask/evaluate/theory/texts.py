@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from unmask.core.denoiser import Denoiser
@@ -22,6 +24,7 @@ class Pair:
 
     prompt: str
     text: str
+    bits: float | None = None  # -log2 p of the text given its prompt, under the law of the data
 
 
 FILES = (".txt", ".jsonl", ".json", ".csv", ".xz", ".gz")  # what looks like the name of a file
@@ -53,28 +56,42 @@ def _json(path: str) -> bool:
 def _pair(line: str, prompt: str, place: str) -> Pair:
     try:
         values = json.loads(line)
-        found = Pair(values.get("prompt", prompt), values["text"])
+        found = Pair(values.get("prompt", prompt), values["text"], values.get("bits"))
     except (ValueError, KeyError, TypeError, AttributeError):
         found = Pair("", 0)  # type: ignore[arg-type]
     if not isinstance(found.text, str) or not isinstance(found.prompt, str):
         raise InputError(f"{place} is not a JSON object with a text", 'write {"prompt": "…", "text": "…"}')
+    if found.bits is not None and not _amount(found.bits):
+        raise InputError(f"{place} has {found.bits!r} bits", "give -log2 p of the text, a number of at least 0")
     return found
 
 
-def read(model: Denoiser, path: str, length: int | None, limit: int) -> tuple[list[Known], Counter[int] | None]:
+def _amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def read(
+    model: Denoiser, path: str, length: int | None, limit: int, documents: bool = False
+) -> tuple[list[Known], Counter[int] | None]:
     """The first `limit` texts of a file, and how often each token occurs in them; None where some have prompts.
 
     With a length the file is running text, documents with blank lines between them, cut into windows of that many
-    tokens. Without one a text is a line; for the model of Sudokus a full board, or a puzzle and its solution.
+    tokens. With `documents` it has documents as well, each in a row of its own. Without either a text is a line; for
+    the model of Sudokus a full board, or a puzzle and its solution.
     """
     if limit < 2:
         raise InputError(f"limit is {limit}", "give at least 2: their spread gives the interval of a mean")
+    if documents and length is not None:
+        raise InputError("a document in a row of its own is not cut into windows", "leave --length or --documents out")
     if length is not None:
         found = list(_windows(model, path, length, limit))
+    elif documents:
+        found = list(_documents(model, path, limit))
     elif model.vocab.mask == sudoku.MASK and model.limit == sudoku.CELLS:
         found = list(_boards(path, limit))
     else:
-        found = [known(model, pair.text, pair.prompt) for pair in pairs(_file(path), "")[:limit]]
+        some = pairs(_file(path), "")[:limit]
+        found = [replace(known(model, pair.text, pair.prompt), bits=pair.bits) for pair in some]
     if len(found) < 2:
         raise InputError(
             f"{path!r} has {many(len(found), 'text')}", "give at least 2: their spread gives the interval of a mean"
@@ -102,6 +119,23 @@ def _windows(model: Denoiser, path: str, length: int, limit: int) -> Iterator[Kn
             kept, made = kept[length:], made + 1
         if made == limit:
             return
+
+
+def _documents(model: Denoiser, path: str, limit: int) -> Iterator[Known]:
+    """A document and ends up to the limit of the model, all open: the rows that `unmask train text` learns."""
+    if model.limit is None or not model.vocab.eos:
+        raise InputError(f"{model.name} has no rows that end", "leave --documents out")
+    some = (
+        pairs(path, "")
+        if _json(path) and Path(path).is_file()
+        else map(partial(Pair, ""), files.documents(_file(path)))
+    )
+    for number, pair in enumerate(some):
+        if number == limit:
+            return
+        text = known(model, pair.text, pair.prompt)
+        ends = model.limit - len(text.tokens)
+        yield Known(text.tokens + ends * [model.vocab.eos[0]], text.open + ends * [True], pair.bits)
 
 
 def _boards(path: str, limit: int) -> Iterator[Known]:
