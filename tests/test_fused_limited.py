@@ -25,15 +25,20 @@ def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def limited(width: int, where: Tensor, full: bool = True, share: float = 0.4) -> Allowed:
-    """Five random sets, each with a token that is not absent."""
+    """Five random sets of classes, each with a token that is not absent."""
     dice = torch.Generator().manual_seed(9)
-    table = torch.rand(5, width, generator=dice) < share
-    table[torch.arange(5), torch.tensor([0, 1, 2, 4, 5])] = True
-    return Allowed(torch.randint(0, 5, where.shape, generator=dice), table, full)
+    kind = torch.randint(0, min(width, 11), (width,), generator=dice, dtype=torch.int32)
+    table = torch.rand(5, 11, generator=dice) < share
+    table[torch.arange(5), kind[torch.tensor([0, 1, 2, 4, 5])].long()] = True
+    return Allowed(torch.randint(0, 5, where.shape, generator=dice), table, kind, full)
+
+
+def by_token(allowed: Allowed) -> Tensor:  # [B, L, V] bool
+    return allowed.table[:, allowed.kind.long()][allowed.row]
 
 
 def there(allowed: Allowed) -> Allowed:
-    return Allowed(allowed.row.to(DEVICE), allowed.table.to(DEVICE), allowed.full)
+    return Allowed(allowed.row.to(DEVICE), allowed.table.to(DEVICE), allowed.kind.to(DEVICE), allowed.full)
 
 
 def on_host(found: Beliefs) -> Beliefs:
@@ -42,7 +47,7 @@ def on_host(found: Beliefs) -> Beliefs:
 
 def sure(logits: Tensor, allowed: Allowed, where: Tensor, noise: Tensor, how: DrawRule) -> Tensor:
     """Where the uniform number is not within 1e-5 of a boundary of the CDF, or the top two not of each other."""
-    closed = logits.view(*where.shape, -1).masked_fill(~allowed.table[allowed.row], -torch.inf)
+    closed = logits.view(*where.shape, -1).masked_fill(~by_token(allowed), -torch.inf)
     chances = beliefs.filtered(closed.flatten(0, 1), how).softmax(1)
     top = chances.topk(2).values.log()
     gap = (chances.cumsum(1) - noise.flatten()[:, None]).abs().amin(1) if how.temperature else top[:, 0] - top[:, 1]
@@ -60,7 +65,7 @@ def test_draw(width: int, depth: int, dtype: torch.dtype, how: DrawRule) -> None
     clear = sure(exact(head).logits(wide.flatten(0, 1)), allowed, where, noise, how)
     assert clear.sum() > 0.9 * where.sum()
     same_drawn(found, expected, clear)
-    assert allowed.table[allowed.row, found.token][where].all()
+    assert by_token(allowed).gather(2, found.token[:, :, None])[where].all()
 
 
 @pytest.mark.parametrize(("width", "depth", "dtype"), SIZES)
@@ -107,7 +112,7 @@ def test_rounds_and_strides_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> No
     whole = fused.draw(hidden, head, there_, dice, 1.0, allowed=there(allowed))
     monkeypatch.setattr(fused, "MASSES", 5000)
     mine = there(allowed)
-    odd = Allowed(mine.row.repeat(1, 2)[:, ::2], mine.table, True)
+    odd = Allowed(mine.row.repeat(1, 2)[:, ::2], mine.table, mine.kind, True)
     odd.row.copy_(mine.row)
     parts = fused.draw(hidden, head, there_, dice, 1.0, allowed=odd)
     assert all(torch.equal(one, other) for one, other in zip(whole, parts, strict=True))

@@ -127,7 +127,9 @@ def test_allowed_tokens_are_those_that_leave_a_completion() -> None:
         found = made.constraint(table).allowed(tokens, torch.ones_like(tokens, dtype=torch.bool), tokens == 3)
         fits = [one for one in full if all(a in (3, b) for a, b in zip(z, one, strict=True))]
         for place in (i for i in range(5) if z[i] == 3):
-            assert found.table[found.row[0, place]].nonzero().ravel().tolist() == sorted({one[place] for one in fits})
+            assert found.table[found.row[0, place]][found.kind].nonzero().ravel().tolist() == sorted(
+                {one[place] for one in fits}
+            )
 
 
 def test_ends_bans_and_batches() -> None:
@@ -256,9 +258,9 @@ def test_a_model_that_rules_out_all_that_is_allowed() -> None:
 
 
 def test_the_table_of_allowed_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from unmask.decoding.form import rows
+    from unmask.decoding.form import rows, sets
 
-    monkeypatch.setattr(rows, "BYTES", 0)
+    monkeypatch.setattr(sets, "BYTES", 0)
     monkeypatch.setattr(rows, "KEPT", 3)
     found = decode(MODELS["float64"], "", recipe=Recipe("p2", length=40), matches="([a-z]{3} )*[a-z]{4}")
     assert re.fullmatch("([a-z]{3} )*[a-z]{4}", found.text)

@@ -13,7 +13,7 @@ import pytest
 
 from unmask import decode, load
 from unmask.decoding import form as forms
-from unmask.decoding.form import automaton, form, rows
+from unmask.decoding.form import automaton, form, rows, sets
 from unmask.decoding.form.automaton import compiled
 from unmask.decoding.form.regex import language
 from unmask.errors import InputError
@@ -136,9 +136,9 @@ def test_sets_of_states_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     def decoded() -> list[int]:
         return decode(model, "Tom has", matches=r"[ -~]{0,90}\.", seed=3, **how).tokens
 
-    kept, clear = decoded(), rows._Sets.clear
-    monkeypatch.setattr(rows, "BYTES", 20_000)
-    monkeypatch.setattr(rows._Sets, "clear", lambda self: (cleared.append(1), clear(self))[1])
+    kept, clear = decoded(), sets.Sets.clear
+    monkeypatch.setattr(sets, "BYTES", 20_000)
+    monkeypatch.setattr(sets.Sets, "clear", lambda self: (cleared.append(1), clear(self))[1])
     assert decoded() == kept and len(cleared) > 3
 
 

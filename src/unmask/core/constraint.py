@@ -14,21 +14,23 @@ class Allowed:
     """For each position a row of a table, which holds for each token whether it may be written."""
 
     row: Tensor  # [B, L] int64
-    table: Tensor  # [M, V] bool; positions of equal sets share a row
+    table: Tensor  # [M, C] bool; positions of equal sets share a row, and tokens that act alike a column
+    kind: Tensor  # [V] int32: the column of each token
     full: bool = True  # the distribution of the allowed tokens is asked for, not the most probable of them alone
 
     def has(self, place: tuple[Tensor, Tensor], token: Tensor) -> Tensor:  # [R], [R] each -> [R] bool
         """Whether a token may be written at each of some positions."""
-        return self.table[self.row[place], token]
+        return self.table[self.row[place], self.kind[token].long()]
 
     def stands(self, where: Tensor, tokens: Tensor) -> Tensor:  # [B, L] bool, [B, L] -> [B, L] bool
         """Whether the token at each position of `where` may be written; elsewhere it may."""
-        inside = tokens.clamp(max=self.table.shape[1] - 1)
-        return (self.table[self.row, inside] & (tokens == inside)) | ~where
+        inside = tokens.clamp(max=len(self.kind) - 1)
+        return (self.table[self.row, self.kind[inside].long()] & (tokens == inside)) | ~where
 
     def only(self, logits: Tensor, place: tuple[Tensor, Tensor]) -> Tensor:  # [R, V], [R] each -> [R, V]
         """Logits with -inf for all tokens that are not allowed."""
-        return logits + self.table[self.row[place]].to(logits.dtype).log_()  # log of 1 and 0: no branch per token
+        closed = self.table[self.row[place]].to(logits.dtype).log_()  # of 1 and 0: a sum needs no branch per token
+        return closed.index_select(1, self.kind).add_(logits)
 
 
 Redraw = Callable[[Tensor, Allowed], Tensor]  # where [B, L] bool -> tokens [B, L]

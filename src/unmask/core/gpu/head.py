@@ -177,7 +177,8 @@ class _Job:
     ban: Tensor | None = None  # [V] float32: -inf at banned ids, where the model's own numbers are summed up as well
     banned: Tensor | None = None  # or the banned ids, which are then all that the two differ by
     row: Tensor | None = None  # [B, L] int64: the row of each position in the table
-    table: Tensor | None = None  # [M, V] uint8: 0 at tokens that are not allowed
+    table: Tensor | None = None  # [M, C] uint8: 0 at tokens that are not allowed
+    kind: Tensor | None = None  # [V] int32: the column of each token in it
     own: bool = False  # the model's own numbers are summed up as well
     scale: float = LOG2E
 
@@ -206,6 +207,11 @@ class _Job:
         """L, D, V and the strides."""
         return (*self.hidden.shape[1:], len(self.weight), *self.hidden.stride(), *self.weight.stride())
 
+    @property
+    def kinds(self) -> int:
+        """C, the columns of the table."""
+        return 0 if self.table is None else self.table.shape[1]
+
 
 def _job(hidden: Tensor, head: Head, where: Tensor, config: Config | None, slot: Tensor | None = None) -> _Job:
     assert head.weight is not None
@@ -231,7 +237,8 @@ def _among(job: _Job, allowed: Allowed | None) -> _Job:
     """The same for the allowed tokens alone."""
     if allowed is None:
         return job
-    return replace(job, row=allowed.row.contiguous(), table=allowed.table.contiguous().view(torch.uint8))
+    table = allowed.table.contiguous().view(torch.uint8)
+    return replace(job, row=allowed.row.contiguous(), table=table, kind=allowed.kind.contiguous())
 
 
 def _compact(where: Tensor, slot: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -296,7 +303,7 @@ def _sweep(job: _Job, mass: Tensor | None = None, peaks: Tensor | None = None) -
     partial = torch.empty(6 if job.own else 4, job.items, config.rows, device=device)
     ids = torch.empty(job.items, config.rows, dtype=torch.int32, device=device)
     extra = job.extra if job.own else job.closed
-    operands = job.hidden, job.weight, extra, job.ban, job.row, job.table, job.index, job.count
+    operands = job.hidden, job.weight, extra, job.ban, job.row, job.table, job.kind, job.index, job.count
     sweep[(min(job.programs, job.items),)](
         *operands,
         partial,
@@ -304,6 +311,7 @@ def _sweep(job: _Job, mass: Tensor | None = None, peaks: Tensor | None = None) -
         mass,
         peaks,
         *job.sizes,
+        job.kinds,
         job.items,
         job.scale,
         OWN=job.own,
@@ -379,7 +387,8 @@ def _pick(
     from unmask.core.gpu.kernels.finish import pick
 
     config, pieces = job.config, mass.shape[1]
-    operands = job.hidden, job.weight, job.closed, job.row, job.table, job.index, job.count, dice.contiguous()
+    limits = job.row, job.table, job.kind
+    operands = job.hidden, job.weight, job.closed, *limits, job.index, job.count, dice.contiguous()
     pick[(job.places,)](
         *operands,
         slot,
@@ -389,6 +398,7 @@ def _pick(
         token,
         numbers,
         *job.sizes,
+        job.kinds,
         bases.shape[1],
         token.numel(),
         job.scale,

@@ -43,12 +43,17 @@ class Tokens:
         return np.packbits(found, axis=1), np.packbits(found.T, axis=1)
 
     @cached_property
-    def live(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int16]]:
-        """For each state from where its classes begin [S + 1]; the classes that lead on, and where to."""
-        leading = self.moves != 0
-        begins = np.append(0, leading.sum(0).cumsum())
-        classes = np.nonzero(leading.T)[1].astype(np.int32)
-        return begins, classes, self.moves.T[leading.T]
+    def live(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int16], NDArray[np.int16]]:
+        """The moves that lead on, class by class: where each class begins that has some, and these classes; the states
+        that they lead from, and those that they lead to."""
+        classes, sources = np.nonzero(self.moves)
+        used, begins = np.unique(classes, return_index=True)
+        return begins, used, sources.astype(np.int16), self.moves[classes, sources]
+
+    @cached_property
+    def leading(self) -> NDArray[np.int64]:  # [S]
+        """How many classes lead on from each state."""
+        return np.asarray(np.count_nonzero(self.moves, axis=0))
 
     @property
     def bytes(self) -> int:

@@ -139,16 +139,16 @@ def merge(
     tl.store(out + 4 * positions + position, runner, mask=here)
 
 
-@triton.jit(do_not_specialize=["index", "count", "L", "places", "positions"])
+@triton.jit(do_not_specialize=["index", "count", "L", "C", "places", "positions"])
 def pick(
-    hidden, weight, extra, row, table, index, count, dice, slot, mass, peaks, bases, token_out, out,  # pointers
-    L, D, V, hb, hl, hd, wv, wd, places, positions, scale,
+    hidden, weight, extra, row, table, kind, index, count, dice, slot, mass, peaks, bases, token_out, out,  # pointers
+    L, D, V, hb, hl, hd, wv, wd, C, places, positions, scale,
     BLOCK_N: tl.constexpr, PIECE: tl.constexpr, PIECES: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One row: the piece of the vocabulary by inverse CDF over `mass`, then the token within it.
 
-    `slot` [positions]: the row of a position in `mass`, `peaks` and `bases`, if it is not its place here. `row` and
-    `table` are those of the sweep.
+    `slot` [positions]: the row of a position in `mass`, `peaks` and `bases`, if it is not its place here. `row`,
+    `table` and `kind` are those of the sweep.
     """
     place = tl.program_id(0).to(tl.int64)
     if place >= tl.load(count):
@@ -186,7 +186,8 @@ def pick(
         logits += tl.load(extra + columns, mask=columns < V, other=0.0)
     free = columns < V
     if table is not None:
-        free = tl.load(table + tl.load(row + position) * V + columns, mask=free, other=0) != 0
+        column = tl.load(kind + columns, mask=free, other=0)
+        free = tl.load(table + tl.load(row + position) * C + column, mask=free, other=0) != 0
     logits = tl.where(free, logits, NONE)
     chance = tl.exp2((logits - tl.max(logits, 0)) * scale).to(tl.float64)
     last = tl.max(tl.where(chance > 0.0, lane, 0), 0)

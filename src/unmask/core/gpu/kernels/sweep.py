@@ -39,8 +39,8 @@ def _dot(rows, weight, columns, D, V, hd, wv, wd, BLOCK_M: tl.constexpr, BLOCK_N
 
 @triton.jit
 def _account(
-    x, tile, place, inside, extra, ban, table, entry, mass, peaks, high, total, slope, second, best, own, owned, V,
-    tiles, scale,
+    x, tile, place, inside, extra, ban, table, kind, entry, mass, peaks, high, total, slope, second, best, own, owned,
+    V, C, tiles, scale,
     OWN: tl.constexpr, FULL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """The numbers so far and those of the logits x of one more tile."""
@@ -55,7 +55,7 @@ def _account(
     if ban is not None:
         x += tl.load(ban + columns, mask=columns < V, other=0.0)[None, :]
     if table is not None:
-        at = entry[:, None] * V + columns[None, :]
+        at = entry[:, None] * C + tl.load(kind + columns, mask=columns < V, other=0)[None, :]
         x = tl.where(tl.load(table + at, mask=inside[:, None] & (columns < V)[None, :], other=0) != 0, x, NONE)
     high2, total2, slope2, second2, best2, e = measure(x, columns, scale)
     if mass is not None:
@@ -71,19 +71,19 @@ def _account(
     return high, total, slope, second, best, own, owned
 
 
-@triton.jit(do_not_specialize=["index", "count", "L", "items"])
+@triton.jit(do_not_specialize=["index", "count", "L", "C", "items"])
 def sweep(
-    hidden, weight, extra, ban, row, table, index, count, partial, ids, mass, peaks,  # pointers
-    L, D, V, hb, hl, hd, wv, wd, items, scale,
+    hidden, weight, extra, ban, row, table, kind, index, count, partial, ids, mass, peaks,  # pointers
+    L, D, V, hb, hl, hd, wv, wd, C, items, scale,
     OWN: tl.constexpr, EVEN: tl.constexpr, FULL: tl.constexpr,
     PRECISION: tl.constexpr, PROGRAMS: tl.constexpr, WAVES: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """The numbers of every block of rows in every split of the vocabulary: `partial` [4 or 6, items, BLOCK_M], `ids`.
 
-    `extra` [V] is added to the logits, and then `ban` [V]. `table` [M, V]: 0 at what may not be drawn, its row for each
-    position in `row`. OWN: high and total before bans, the table and `scale` come after the numbers. The
-    totals of every PIECE columns go to `mass`, and what they are relative to to `peaks`, by row.
+    `extra` [V] is added to the logits, and then `ban` [V]. `table` [M, C]: 0 at what may not be drawn, its row for each
+    position in `row`, its column for each token in `kind`. OWN: high and total before bans, the table and `scale` come
+    after the numbers. The totals of every PIECE columns go to `mass`, and what they are relative to to `peaks`, by row.
     """
     asked = tl.load(count).to(tl.int32)
     tiles = tl.cdiv(V, BLOCK_N)
@@ -108,8 +108,8 @@ def sweep(
             columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
             x = _dot(rows, weight, columns, D, V, hd, wv, wd, BLOCK_M, BLOCK_N, BLOCK_K, EVEN, PRECISION)
             high, total, slope, second, best, own, owned = _account(
-                x, tile, place, inside, extra, ban, table, entry, mass, peaks, high, total, slope, second, best, own,
-                owned, V, tiles, scale, OWN, FULL, BLOCK_M, BLOCK_N, PIECE,
+                x, tile, place, inside, extra, ban, table, kind, entry, mass, peaks, high, total, slope, second, best,
+                own, owned, V, C, tiles, scale, OWN, FULL, BLOCK_M, BLOCK_N, PIECE,
             )  # fmt: skip
         at = (block * splits + split) * BLOCK_M + lanes
         stride = items * BLOCK_M
