@@ -45,6 +45,7 @@ from unmask.train.documents import Documents, held_problems
 N, SEED, LENGTH = 512, 1, 128
 SEMI = {"sampler": "semi-ar", "block_length": 32, "fill_tail": True}
 BLOCK = {"sampler": "semi-ar", "block_length": 16, "fill_tail": True, "attention": "block"}
+LEFT = {**BLOCK, "block_length": 1}  # from left to right, a position a step
 LAST = {"late": ("eos",)}
 LATE = {"sampler": "confidence", "late": ("eos",)}
 EIGHT = {"search": "best-of-n", "particles": 8}
@@ -82,6 +83,14 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {
     "stories uniform 256, skip_tail": ("stories", {**EVEN, **STORY, **SKIP, "steps": 256}),
     "stories uniform 128, skip_tail": ("stories", {**EVEN, **STORY, **SKIP, "steps": 128}),
     "stories uniform 64, skip_tail": ("stories", {**EVEN, **STORY, **SKIP, "steps": 64}),
+    "stories left to right T 0.6": ("stories", {**LEFT, **STORY, "temperature": 0.6}),
+    "stories left to right T 0.7": ("stories", {**LEFT, **STORY, "temperature": 0.7}),
+    "stories left to right T 0.8": ("stories", {**LEFT, **STORY, "temperature": 0.8}),
+    "stories blocks of 2 T 0.7": ("stories", {**BLOCK, **STORY, "block_length": 2, "temperature": 0.7}),
+    "stories blocks of 4 T 0.7": ("stories", {**BLOCK, **STORY, "block_length": 4, "temperature": 0.7}),
+    "problems left to right": ("problems", LEFT),
+    "problems left to right T 0.7": ("problems", {**LEFT, "temperature": 0.7}),
+    "problems block T 0.7": ("problems", {**BLOCK, "temperature": 0.7}),
 }
 # Block-causal, many positions at once: orders in which one path is not nearly always right.
 QUICK = {"sampler": "sdar", "attention": "block", "threshold": 0.5, "temperature": 0.7}
