@@ -1,6 +1,6 @@
-"""`make attack`: the hostile tests with more cases, kills again and again, and equal seeds in random company.
+"""`make attack`: the hostile tests with more cases, kills, a server for long, and equal seeds in random company.
 
-Takes minutes; pytest collects nothing here. Prints one line for each area, and exits with 1 if anything broke.
+Takes an hour; pytest collects nothing here. Prints one line for each area, and exits with 1 if anything broke.
 `python tests/attack.py --scale 0.1` is a tenth of it.
 """
 
@@ -191,6 +191,9 @@ def main() -> int:
     if args.only in "durability: kill -9 at random moments":
         kills = ["--kills", str(max(2, round(30 * args.scale)))]
         wrong += subprocess.run([sys.executable, str(HERE / "kills.py"), *kills], check=False).returncode
+    if args.only in "server: for long, TERM and KILL under load":
+        much = ["--requests", str(round(2000 * args.scale)), "--ends", str(max(2, round(20 * args.scale)))]
+        wrong += subprocess.run([sys.executable, str(HERE / "endurance.py"), *much], check=False).returncode
     for area, tries in (
         ("determinism: equal seeds in random company", company),
         ("determinism: server and library", served),
