@@ -1,7 +1,8 @@
 """`make attack`: the hostile tests with more cases, kills, a server for long, and equal seeds in random company.
 
 Takes an hour; pytest collects nothing here. Prints one line for each area, and exits with 1 if anything broke.
-`python tests/attack.py --scale 0.1` is a tenth of it.
+`python tests/attack.py --scale 0.1` is a tenth of it. `--lines` only runs the tests that the lines of
+docs/development/security.md name, each three times, and writes into the lines how many of their cases held.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
+import xml.etree.ElementTree
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,6 +72,41 @@ def ran(words: str, times: int, settings: dict[str, int]) -> tuple[int, int]:
         if broke:
             print(done.stdout[-4000:], done.stderr[-2000:], file=sys.stderr)
     return passed, failed
+
+
+LINE = re.compile(r"^\| (?:\d+|new) \|")
+HELD = "not here"  # of a line whose tests were skipped
+
+
+def cases(names: set[str], times: int) -> dict[str, tuple[int, int]]:
+    """For each test: its cases that held, and those that ran."""
+    held, ran = Counter[str](), Counter[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", " or ".join(sorted(names))]
+        for _ in range(times):
+            subprocess.run([*command, f"--junitxml={report}"], cwd=HERE, stdout=subprocess.DEVNULL, check=False)
+            for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+                name, ends = case.get("name", "").partition("[")[0], {part.tag for part in case}
+                ran[name] += "skipped" not in ends
+                held[name] += not ends & {"skipped", "failure", "error"}
+    return {name: (held[name], ran[name]) for name in names}
+
+
+def lines(path: Path, times: int = 3) -> int:
+    """Run the tests that the table names, write into its lines how many cases held; how many did not."""
+    text = path.read_text(encoding="utf-8").splitlines()
+    rows = {number: line.split(" | ") for number, line in enumerate(text) if LINE.match(line)}
+    named = {number: set(re.findall(r"`(test_\w+)`", row[-1])) for number, row in rows.items()}
+    found = cases(set().union(*named.values()), times)
+    for number, row in rows.items():
+        held, ran = (sum(found[name][place] for name in named[number]) for place in (0, 1))
+        row[-2] = f"{held:,} of {ran:,}" if ran else HELD if named[number] else "·"
+        text[number] = " | ".join(row)
+    path.write_text("\n".join(text) + "\n", encoding="utf-8")
+    missing = sorted(name for name, (_, ran) in found.items() if not ran)
+    print(f"{len(rows)} lines, {len(found)} tests; none ran of: {', '.join(missing) or 'no test'}")
+    return sum(ran - held for held, ran in found.values())
 
 
 def company(seconds: float) -> Iterator[bool]:
@@ -179,7 +218,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=float, default=1.0, help="of all counts and times")
     parser.add_argument("--only", default="", help="areas whose name holds this text")
+    parser.add_argument("--lines", action="store_true", help="only the tests that the table of attacks names")
     args = parser.parse_args()
+    if args.lines:
+        return min(1, lines(HERE.parent / "docs" / "development" / "security.md"))
     wrong = 0
     for area, (words, times, settings) in AREAS.items():
         if args.only in area:
