@@ -41,9 +41,9 @@ for line in sys.stdin: print(json.dumps({"prompt": line[:18], "text": line[18:].
 if [ "$what" = text ]; then
     part stories.jsonl stories "$3"
     data=$out/stories.jsonl
-    part theory-text theory "$data" --documents --steps 32 --draws 32 --paths 1 --best-of 4 --limit 32
-    part calibrate-text calibrate "$data" --documents --steps 12 --every 2 --limit 16 --points 6 --paths 2
-    part interval-text.jsonl interval "$data" --documents --model text --steps 12 --every 2 6 --strength 5 100 --limit 16
+    part theory-text theory "$data" --documents --steps 32 --draws 32 --paths 1 --best-of 4 --limit 16
+    part calibrate-text calibrate "$data" --documents --steps 8 --every 2 --limit 16 --points 6 --paths 2
+    part interval-text.jsonl interval "$data" --documents --model text --steps 8 --every 2 4 --strength 5 100 --limit 16
 elif [ "$what" = puzzles ]; then
     part sudoku.txt puzzles sudoku --count 64 --clues 28 --seed 77 --answers
     part grids.txt puzzles sudoku --count 64 --seed 77 --solved
