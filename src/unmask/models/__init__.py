@@ -42,19 +42,25 @@ def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float3
     return random_transformer(device, dtype)
 
 
-def sudoku(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
+def sudoku(
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
+) -> Denoiser:
     """Sudoku of 9 × 9, any clues: 81 digits, trained on random grids."""
-    return from_directory(WEIGHTS / "sudoku", torch.device(device), dtype, name="sudoku")
+    return from_directory(WEIGHTS / "sudoku", torch.device(device), dtype, name="sudoku", weights=weights)
 
 
-def countdown(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
+def countdown(
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
+) -> Denoiser:
     """Countdown with 3 to 5 numbers: a problem and its equations in fixed columns, trained on random ones."""
-    return from_directory(WEIGHTS / "countdown", torch.device(device), dtype, name="countdown")
+    return from_directory(WEIGHTS / "countdown", torch.device(device), dtype, name="countdown", weights=weights)
 
 
-def text(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Denoiser:
+def text(
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
+) -> Denoiser:
     """Short English stories and word problems with worked steps, up to 256 tokens."""
-    return from_directory(WEIGHTS / "text", torch.device(device), dtype, name="text")
+    return from_directory(WEIGHTS / "text", torch.device(device), dtype, name="text", weights=weights)
 
 
 BUNDLED = ("sudoku", "countdown", "text")  # names of the models in WEIGHTS
@@ -78,6 +84,7 @@ def load(
     trust_remote_code: bool = False,
     shift: bool = False,
     blocks: int | None = None,
+    weights: str | None = None,
     progress: Progress | None = None,
 ) -> Denoiser:
     """The denoiser of this name: one of MODELS, a directory with config.json and safetensors, or a hub id.
@@ -87,8 +94,9 @@ def load(
     tokenizer of transformers or tokenizers.
     `trust_remote_code` runs code of the checkpoint through transformers, for layouts that unmask does not know; `shift`
     then means that output i belongs to token i + 1. `blocks` is the length of the blocks of attention, where a model
-    was trained with another one than its config names, or its config names none. `progress` is called with the bytes
-    read so far and in all.
+    was trained with another one than its config names, or its config names none. `weights` int8 or int4 keeps the
+    matrices of the layers in as few bits; float, as they are by default. `progress` is called with the bytes read so
+    far and in all.
     """
     name = _name(name)
     place, kind = on_device(name, device), as_dtype(dtype)
@@ -99,11 +107,16 @@ def load(
         for extra, value in {**extras, "trust_remote_code": trust_remote_code or None}.items():
             if value is not None:
                 raise InputError(f"{extra} has no effect on the model {name}", "leave it out")
-        return MODELS[name](place) if kind is None else MODELS[name](place, kind)
+        given = {} if weights is None else {"weights": weights}
+        if given and name not in BUNDLED:
+            raise InputError(f"weights has no effect on the model {name}", "leave it out")
+        return MODELS[name](place, **given) if kind is None else MODELS[name](place, kind, **given)
     if trust_remote_code and tokenizer is not None:
         raise InputError("tokenizer has no effect with trust_remote_code", "transformers loads the checkpoint's own")
     if trust_remote_code and blocks is not None:
         raise InputError("blocks has no effect with trust_remote_code", "the checkpoint's own code sets its attention")
+    if trust_remote_code and weights is not None:
+        raise InputError("weights has no effect with trust_remote_code", "only networks of known layouts are packed")
     if trust_remote_code:
         from unmask.models.remote import from_remote_code  # transformers is optional
 
@@ -117,7 +130,15 @@ def load(
     if words_from is None and not Path(name).expanduser().is_dir():
         words_from = _borrowed(directory)
     return from_directory(
-        directory, place, kind, name=name, mask_id=mask_id, tokenizer=words_from, blocks=blocks, progress=progress
+        directory,
+        place,
+        kind,
+        name=name,
+        mask_id=mask_id,
+        tokenizer=words_from,
+        blocks=blocks,
+        weights=weights,
+        progress=progress,
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from unmask.core.gpu import layer
 from unmask.models.elementwise import gated
+from unmask.models.packed import Packed, times
 
 MOST = 1 << 26  # numbers at a time where all experts are computed
 
@@ -38,8 +39,8 @@ class ExpertMLP(nn.Module):
         super().__init__()
         self.sizes = experts
         self.router = nn.Linear(width, experts.count, bias=False)
-        self.up = nn.Parameter(torch.empty(experts.count, 2 * experts.inner, width))
-        self.down = nn.Parameter(torch.empty(experts.count, width, experts.inner))
+        self.up: Tensor | Packed = nn.Parameter(torch.empty(experts.count, 2 * experts.inner, width))
+        self.down: Tensor | Packed = nn.Parameter(torch.empty(experts.count, width, experts.inner))
         if experts.bias:
             self.bias = nn.Parameter(torch.empty(experts.count))
         if experts.shared:
@@ -79,18 +80,22 @@ class ExpertMLP(nn.Module):
         for expert, many in enumerate(chosen.flatten().bincount(minlength=self.sizes.count).tolist()):
             if many:
                 mine = tokens[source[begin : begin + many]]
-                mixed[begin : begin + many] = _gated(mine, self.up[expert], self.down[expert])
+                mixed[begin : begin + many] = _gated(mine, self.up, self.down, expert)
                 begin += many
         mixed = mixed[order.argsort()].view(*chosen.shape, tokens.shape[1])  # [T, used, D]
         return (mixed * weights[:, :, None]).sum(1)
 
     def _all(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:  # [T, D]
         """Every expert computes all tokens; the weight is 0 where it was not chosen. Nothing waits for the device."""
-        step = max(1, MOST // (max(1, len(tokens)) * max(self.up.shape[1], self.down.shape[1])))
+        widest = max(1, len(tokens)) * max(self.up.shape[1], self.down.shape[1])
+        if isinstance(self.up, Packed):  # it may be unpacked
+            widest = max(widest, self.up.shape[1] * self.up.shape[2])
+        step = max(1, MOST // widest)
         slices = [slice(begin, begin + step) for begin in range(0, self.sizes.count, step)]
-        parts = ((some, _gated(tokens, self.up[some], self.down[some])) for some in slices)
+        parts = ((some, _gated(tokens, self.up, self.down, some)) for some in slices)
         mixed = weights.new_zeros(tokens.shape)
-        if weights.dtype == torch.float32 and layer.usable(weights) and layer.usable(tokens, self.up, self.down):
+        plain = [one for one in (self.up, self.down) if isinstance(one, Tensor)]
+        if weights.dtype == torch.float32 and layer.usable(weights) and layer.usable(tokens, *plain):
             for some, part in parts:
                 layer.add_chosen(mixed, part, weights, chosen, some.start)
             return mixed
@@ -105,5 +110,6 @@ def waits(x: Tensor) -> bool:
     return not (x.is_cuda or torch.compiler.is_compiling())
 
 
-def _gated(x: Tensor, up: Tensor, down: Tensor) -> Tensor:  # [T, D], [(E,) 2 I, D], [(E,) D, I] -> [(E,) T, D]
-    return gated(x @ up.mT) @ down.mT
+def _gated(x: Tensor, up: Tensor | Packed, down: Tensor | Packed, at: int | slice | None = None) -> Tensor:
+    """[T, D], [(E,) 2 I, D], [(E,) D, I] -> [(E,) T, D]; `at`: of these experts."""
+    return times(gated(times(x, up, at)), down, at)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from unmask.errors import ModelError
-from unmask.models.network import Shape, parameter_shapes
+from unmask.models.network import Shape, empty, parameter_shapes
+from unmask.models.packed import Packing
 
 GIB = 2**30
 
@@ -39,13 +41,24 @@ def active(shape: Shape) -> int:
     return parameters(shape) - stacked + stacked // shape.experts.count * shape.experts.used
 
 
-def check_room(what: str, shape: Shape, device: torch.device, dtype: torch.dtype) -> None:
+def needed(shape: Shape, dtype: torch.dtype, packing: Mapping[str, Packing] | None = None) -> int:
+    """Bytes of the weights."""
+    return sum(parameter.nbytes for parameter in empty(shape, "meta", dtype, packing).parameters())
+
+
+def check_room(
+    what: str,
+    shape: Shape,
+    device: torch.device,
+    dtype: torch.dtype,
+    packing: Mapping[str, Packing] | None = None,
+) -> None:
     """Refuse a network that the device has no room for."""
-    need, left = parameters(shape) * dtype.itemsize, free(device)
+    need, left = needed(shape, dtype, packing), free(device)
     if need > left:
         raise ModelError(
             f"{what} needs {need / GIB:.1f} GiB on {device}, {left / GIB:.1f} are free",
-            "take a smaller model, a smaller dtype or another device",
+            "take weights int8 or int4, a smaller model, a smaller dtype or another device",
         )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unmask.core.gpu import attention
 from unmask.models.elementwise import Added, Norm, added_norm, gated, split_heads
 from unmask.models.experts import ExpertMLP, Experts
+from unmask.models.packed import Packed, Packing, pack_modules
 
 FREQUENCIES = 128  # of the time embedding, as in DiT and MDLM
 ROTARY, LEARNED = ("rotary", "both"), ("learned", "both")  # kinds of positions
@@ -331,8 +332,13 @@ class Network(nn.Module):
         weight, bias = (self.embed.weight, None) if self.shape.tied else (self.head.weight, self.head.bias)
         return F.linear(hidden, weight, bias).float() * self.shape.logit_scale
 
+    @property
+    def like(self) -> Tensor:
+        """A weight of the type and on the device that it computes in; those of packed ones are others."""
+        return self.norm.weight
+
     def _embed(self, tokens: Tensor, columns: Tensor) -> Tensor:
-        x = torch.as_tensor(self.embed(tokens))
+        x = torch.as_tensor(self.embed(tokens)).to(self.like.dtype)
         at, side = columns.clamp(min=0), self.shape.places
         if self.shape.position in LEARNED:
             return torch.add(x, self.place(at))
@@ -352,7 +358,7 @@ class Network(nn.Module):
         pairs = (self.shape.rotary or self.shape.each) // 2
         pace = self.shape.base ** (-torch.arange(pairs, device=columns.device, dtype=torch.float64) / pairs)
         angles = columns[:, None, :, None].clamp(min=0).double() * pace
-        exact = torch.float64 if self.embed.weight.dtype == torch.float64 else torch.float32
+        exact = torch.float64 if self.like.dtype == torch.float64 else torch.float32
         return angles.cos().to(exact), angles.sin().to(exact)
 
     def _sites(self, rows: int, attend: Tensor | None, past: tuple[Past, ...], waves: Pair | None, seen: Any) -> _Sites:
@@ -363,8 +369,7 @@ class Network(nn.Module):
             itself = torch.eye(attend.shape[1], dtype=torch.bool, device=attend.device)
             real = attend[:, None, None, :]
             seen = (real if seen is None else real & seen) | itself
-        weight = self.embed.weight
-        grouped = bool(past) and not weight.is_cuda and weight.dtype in (torch.float32, torch.float64)
+        grouped = bool(past) and not self.like.is_cuda and self.like.dtype in (torch.float32, torch.float64)
         spans = [one.spans(rows) for one in past] if _as_they_lie(past, seen) else []
         return _Sites(cos, sin, seen, past, _alike(past, rows) if grouped else [], spans)
 
@@ -389,12 +394,16 @@ def parameter_shapes(shape: Shape) -> Mapping[str, torch.Size]:
         return {name: parameter.shape for name, parameter in Network(shape).named_parameters()}
 
 
-def empty(shape: Shape, device: str | torch.device, dtype: torch.dtype) -> Network:
-    """A Network of unwritten weights; nothing is drawn from the global generator."""
+def empty(
+    shape: Shape, device: str | torch.device, dtype: torch.dtype, packing: Mapping[str, Packing] | None = None
+) -> Network:
+    """A Network of unwritten weights, some of them packed; nothing is drawn from the global generator."""
     with torch.device("meta"):
         network = Network(shape)
+        pack_modules(network, packing or {})
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):  # `to_empty` would import sympy
-            values = torch.empty(parameter.shape, dtype=dtype, device=device)
+            kind = parameter.dtype if isinstance(module, Packed) else dtype
+            values = torch.empty(parameter.shape, dtype=kind, device=device)
             setattr(module, name, nn.Parameter(values, requires_grad=False))
     return network.eval()

@@ -20,6 +20,7 @@ from unmask.core.state import Blocks, State, Vocab, numbers
 from unmask.errors import SettingError
 from unmask.models.devices import moved
 from unmask.models.network import Network, Pair, Shape, empty
+from unmask.models.packed import packed_of
 from unmask.models.tokenizers import Characters
 from unmask.models.wrap import innermost, layers
 
@@ -49,14 +50,18 @@ class Transformer:
 
     @property
     def device(self) -> torch.device:
-        return self.network.embed.weight.device
+        return self.network.like.device
 
     def to(
         self, device: str | torch.device | torch.dtype | None = None, dtype: torch.dtype | str | None = None
     ) -> Transformer:
         """The model on another device, or in another dtype; this one stays as it is."""
         place = moved(self.name, device, dtype)
-        tensors = {id(one): nn.Parameter(one.to(*place), requires_grad=False) for one in self.network.parameters()}
+        packed = {id(one) for module in packed_of(self.network).values() for one in module.parameters()}
+        tensors = {
+            id(one): nn.Parameter(one.to(device=place[0]) if id(one) in packed else one.to(*place), requires_grad=False)
+            for one in self.network.parameters()
+        }
         return replace(self, network=copy.deepcopy(self.network, tensors), compiled=None)
 
     @property

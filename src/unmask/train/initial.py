@@ -19,6 +19,7 @@ from unmask.models.families.native import BITS, NATIVE, read
 from unmask.models.files import checkpoint
 from unmask.models.files.bits import pack, unpack
 from unmask.models.files.directory import RECIPE
+from unmask.models.files.fill import fill
 from unmask.models.files.hub import TOKENIZER
 from unmask.models.network import Network, Shape, empty
 from unmask.models.tokenizers import Characters
@@ -139,7 +140,7 @@ def _weights(source: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = checkpoint.read_json(source, "config.json") or {}
     if config.get("model_type") not in NATIVE.types:
         raise ModelError(f"{str(source)!r} is not a model of unmask's own layout", "only these can be merged")
-    network = checkpoint.fill(read(Config(config)), checkpoint.survey(source), torch.device("cpu"), torch.float32)
+    network = fill(read(Config(config)), checkpoint.survey(source), torch.device("cpu"), torch.float32)
     return config, {name: parameter.detach() for name, parameter in network.named_parameters()}
 
 

@@ -36,7 +36,7 @@ class Columns:
 
 def buffers(network: Network, rows: int, columns: Columns) -> list[Pair]:
     """Random keys and values [rows, H, kept + width, d] of every layer; the last ones are overwritten by each pass."""
-    shape, weight = network.shape, network.embed.weight
+    shape, weight = network.shape, network.like
     dice = torch.Generator(weight.device).manual_seed(0)
     size = (rows, shape.kv, columns.kept + columns.width, shape.each)
 

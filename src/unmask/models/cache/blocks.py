@@ -212,11 +212,11 @@ class BlockCache(Keeps):
     def _first(self, state: State, most: int) -> KeptBlocks:
         """What was given before the first open block, computed once a prompt, at most `most` prompts at a time."""
         prompts = torch.arange(0, len(state.tokens), state.particles, device=state.tokens.device)
-        number, weight = numbers(state, self.attention), self.inner.network.embed.weight
+        number, weight = numbers(state, self.attention), self.inner.network.like
         at, real = _listed((number[prompts] < 0) & state.attend[prompts])
         place, ranked = _listed((number >= 0) & state.attend)
         given: Layers = ()
-        length, edge = real.sum(1), weight.new_zeros(len(prompts), weight.shape[1])
+        length, edge = real.sum(1), weight.new_zeros(len(prompts), self.inner.network.shape.width)
         for count, group in groups(length):
             for some in torch.split(group, most) if count else ():
                 block = number[prompts[some]].gather(1, at[some, :count])
@@ -273,7 +273,7 @@ class FixedBlocks(Fixed):
     def of(cache: BlockCache, kept: KeptBlocks) -> FixedBlocks:
         """From what was kept so far."""
         size, network = cache.attention.size, cache.inner.network
-        shape, weight = network.shape, network.embed.weight
+        shape, weight = network.shape, network.like
         room = (-(-int(kept.count.max()) // size) + 1) * size
         rows = len(kept.end)
 

@@ -28,7 +28,7 @@ class Keeps(Wrapped):
     @property
     def position_bytes(self) -> int:
         """The bytes of one position of one row."""
-        shape, weight = self.inner.network.shape, self.inner.network.embed.weight
+        shape, weight = self.inner.network.shape, self.inner.network.like
         return 2 * shape.layers * shape.kv * shape.each * weight.element_size()
 
     def compute(

@@ -1,4 +1,4 @@
-"""A directory with config.json and safetensors <-> a Network, its names, shapes and types checked.
+"""A directory with config.json and safetensors -> its tensors, their names, shapes and types checked; and back.
 
 Nothing in a checkpoint is trusted: files are data, links must stay inside, and every tensor must have the place and
 the shape that the config promises before any memory is taken.
@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from unmask.errors import ModelError, first_line, printable
-from unmask.models import memory
 from unmask.models.families.blueprint import Blueprint
 from unmask.models.files import bits
-from unmask.models.network import Network, empty, parameter_shapes
+from unmask.models.network import parameter_shapes
 
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -225,41 +224,7 @@ def tensor_shapes(plan: Blueprint) -> dict[str, tuple[int, ...]]:
     return shapes | {scale: shapes[name][:1] + parts.get(name, ()) for name, scale in plan.scales.items()}
 
 
-def fill(
-    plan: Blueprint, tensors: Tensors, device: torch.device, dtype: torch.dtype, progress: Progress | None = None
-) -> Network:
-    """A Network with the weights of a checkpoint: file by file, tensor by tensor, straight to its device and type."""
-    plan = plan.of(tensors.files)
-    fit(plan, tensors)
-    slots = plan.slots
-    memory.check_room("the model", plan.shape, device, dtype)
-    _check_copies(plan, tensors)
-    scales = {name: bits.finite(name, _read(tensors, scale)) for name, scale in plan.scales.items()}
-    network = empty(plan.shape, device, dtype)
-    parameters = dict(network.named_parameters())
-    done, total = 0, sum(map(tensors.bytes, slots))
-    for path in dict.fromkeys(tensors.files[name] for name in slots):
-        with opened(path) as file:
-            for name in (name for name in slots if tensors.files[name] == path):
-                place = slots[name].place(parameters[slots[name].parameter])
-                if name in scales:
-                    bits.put(place, file.get_tensor(name), scales[name])
-                else:
-                    place.copy_(file.get_tensor(name))
-                done += tensors.bytes(name)
-                if progress is not None:
-                    progress(done, total)
-    return network
-
-
-def _check_copies(plan: Blueprint, tensors: Tensors) -> None:
-    """Refuse tensors that the config ties and that are not equal."""
-    for name, original in plan.copies.items():
-        if name in tensors.files and not torch.equal(_read(tensors, name), _read(tensors, original)):
-            raise ModelError(f"{name} differs from {original}, to which the config ties it", "one is damaged")
-
-
-def _read(tensors: Tensors, name: str) -> Tensor:
+def read(tensors: Tensors, name: str) -> Tensor:
     """One tensor, on the host."""
     with opened(tensors.files[name]) as file:
         found: Tensor = file.get_tensor(name)

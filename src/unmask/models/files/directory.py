@@ -23,8 +23,10 @@ from unmask.models.families.llada_moe import LLADA2, LLADA_MOE
 from unmask.models.families.mdlm import MDLM
 from unmask.models.families.native import NATIVE
 from unmask.models.families.sdar import SDAR, SDAR_MOE
-from unmask.models.files.checkpoint import Progress, dtype_of, fill, read_json, survey
+from unmask.models.files.checkpoint import Progress, dtype_of, read_json, survey
+from unmask.models.files.fill import fill
 from unmask.models.network import Network
+from unmask.models.packed import to_bits
 from unmask.models.tokenizers import Characters, FileTokenizer, Numbers, read_tokenizer
 from unmask.models.transformer import Transformer
 
@@ -43,12 +45,15 @@ def from_directory(
     mask_id: int | None = None,
     tokenizer: Path | FileTokenizer | None = None,
     blocks: int | None = None,
+    weights: str | None = None,
     progress: Progress | None = None,
 ) -> Transformer:
     """The model in this directory; `tokenizer` is another directory with its tokenizer, or the tokenizer.
 
-    `blocks` is the length of its attention's blocks, where that is not the one of the config.
+    `blocks` is the length of its attention's blocks, where that is not the one of the config. `weights` is a name of
+    `packed.WEIGHTS`.
     """
+    packed = to_bits(weights)
     config = read_json(directory, "config.json")
     if config is None:
         raise ModelError(f"{str(directory)!r} has no config.json", "give the directory of a checkpoint")
@@ -71,7 +76,7 @@ def from_directory(
     if mask in eos:
         raise ModelError(f"the mask is {mask}, which is an EOS too", "give the right one as mask_id")
     tensors = survey(directory)
-    network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress)
+    network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress, packed)
     pad = plan.pad if plan.pad is not None else eos[0] if eos else 0
     words: Tokenizer = pieces or _alphabet(config) or Numbers()
     made = assembled(name or directory.resolve().name, family, plan, network, Vocab(mask, eos, pad), words)

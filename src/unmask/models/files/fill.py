@@ -1,0 +1,103 @@
+"""The tensors of a checkpoint -> a Network: piece by piece, each straight to its device and type, or packed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.errors import ModelError
+from unmask.models import memory
+from unmask.models.families.blueprint import Blueprint, Slot
+from unmask.models.files import bits
+from unmask.models.files.checkpoint import Progress, Tensors, fit, opened, read
+from unmask.models.network import Network, empty, parameter_shapes
+from unmask.models.packed import Packed, pack, packed_of, packings
+
+PIECE = 1 << 22  # numbers at a time
+MAPPED = 1 << 28  # bytes of a file that are read before it is opened anew: until then they are in memory
+
+
+def fill(
+    plan: Blueprint,
+    tensors: Tensors,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress | None = None,
+    packed: int | None = None,
+) -> Network:
+    """A Network with the weights of a checkpoint; `packed` into so many bits."""
+    plan = plan.of(tensors.files)
+    fit(plan, tensors)
+    packing = packings(parameter_shapes(plan.shape), packed)
+    memory.check_room("the model", plan.shape, device, dtype, packing)
+    _check_copies(plan, tensors)
+    scales = {name: bits.finite(name, read(tensors, scale)) for name, scale in plan.scales.items()}
+    network = empty(plan.shape, device, dtype, packing)
+    places: dict[str, Tensor | Packed] = {**dict(network.named_parameters()), **packed_of(network)}
+    done, total = 0, sum(map(tensors.bytes, plan.slots))
+    for path, names in _portions(plan.slots, tensors):
+        with opened(path) as file:
+            for name in names:
+                slot = plan.slots[name]
+                for begin, numbers in _pieces(file, name, tensors.shapes[name]):
+                    scale = scales[name][begin : begin + len(numbers)] if name in scales else None
+                    _write(places[slot.parameter], slot, begin, numbers, scale, name)
+                done += tensors.bytes(name)
+                if progress is not None:
+                    progress(done, total)
+    return network
+
+
+def _portions(names: Mapping[str, Slot], tensors: Tensors) -> Iterator[tuple[Path, list[str]]]:
+    """The tensors of each file, at most MAPPED bytes or one tensor of it at a time."""
+    for path in dict.fromkeys(tensors.files[name] for name in names):
+        some: list[str] = []
+        size = 0
+        for name in (name for name in names if tensors.files[name] == path):
+            if some and size + tensors.bytes(name) > MAPPED:
+                yield path, some
+                some, size = [], 0
+            some.append(name)
+            size += tensors.bytes(name)
+        yield path, some
+
+
+def _pieces(file: Any, name: str, shape: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
+    """A tensor in parts of its first dimension, and where they begin."""
+    size = torch.Size(shape).numel()
+    if size <= PIECE:
+        yield 0, file.get_tensor(name)
+        return
+    part, step = file.get_slice(name), max(1, PIECE // max(1, size // shape[0]))
+    for begin in range(0, shape[0], step):
+        yield begin, part[begin : begin + step]
+
+
+def _write(target: Tensor | Packed, slot: Slot, begin: int, numbers: Tensor, scale: Tensor | None, name: str) -> None:
+    """Part of a tensor into its place; with a scale it is in 8 bits."""
+    if not isinstance(target, Packed):
+        place = slot.place(target)[begin : begin + len(numbers)]
+        if scale is None:
+            place.copy_(numbers)
+        else:
+            bits.put(place, numbers, scale)
+        return
+    if scale is not None:
+        whole, numbers = numbers, torch.empty(numbers.shape)
+        bits.put(numbers, whole, scale)
+    made = pack(numbers.to(target.scale.device), target.bits)
+    if not bool(made[1].isfinite().all()):
+        raise ModelError(f"{name[:80]!r} has weights that are not finite", "the checkpoint is damaged")
+    for part, values in zip(target.parts, made, strict=True):
+        slot.place(part)[begin : begin + len(numbers)].copy_(values)
+
+
+def _check_copies(plan: Blueprint, tensors: Tensors) -> None:
+    """Refuse tensors that the config ties and that are not equal."""
+    for name, original in plan.copies.items():
+        if name in tensors.files and not torch.equal(read(tensors, name), read(tensors, original)):
+            raise ModelError(f"{name} differs from {original}, to which the config ties it", "one is damaged")
