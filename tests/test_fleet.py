@@ -286,7 +286,7 @@ def test_a_machine_that_is_lost(machines, slow, alone):
 @jobs
 def test_other_weights_and_foreign_models_are_refused(cluster, slow):
     with pytest.raises(ModelError, match=r"the weights of sudoku on \S+ are others than here: copy the same files"):
-        made(Fleet(cluster, Loading("sudoku", weights="0" * 64), 1, gpus=0), slow)
+        made(Fleet(cluster, Loading("sudoku", sha256="0" * 64), 1, gpus=0), slow)
     assert not rows.read("r.jsonl").kept
     with pytest.raises(InputError, match="a model is not sent to workers"):
         Fleet(cluster, load("random"))

@@ -21,6 +21,7 @@ from unmask.models.files.checkpoint import DTYPES, dtype_name
 from unmask.models.files.convert import convert
 from unmask.models.laws import check
 from unmask.models.made.fabricate import SIZES, fabricate
+from unmask.models.packed import WEIGHTS, packed_of
 from unmask.models.transformer import Transformer, compiled
 from unmask.models.wrap import Chunked, layers
 
@@ -30,10 +31,21 @@ if TYPE_CHECKING:
 Item = TypeVar("Item", bound="Numbered")
 
 # flags of add_model
-LOADING = ("device", "dtype", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift")
-CHANGING = ("mask_id", "tokenizer", "blocks", "trust_remote_code", "shift")  # those that change what a model says
+LOADING = ("device", "dtype", "weights", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift")
+CHANGING = (
+    "weights",
+    "mask_id",
+    "tokenizer",
+    "blocks",
+    "trust_remote_code",
+    "shift",
+)  # those that change what a model says
 WORKERS = ("workers", "gpus", "cpus")  # flags of add_fleet that need --ray
-HELP = {"device": "where it runs; the flag --device", "dtype": "of its numbers; the flag --dtype"}
+HELP = {
+    "device": "where it runs; the flag --device",
+    "dtype": "of its numbers; the flag --dtype",
+    "weights": "float, int8 or int4; the flag --weights",
+}
 
 # --- which model, and how --------------------------------------------------------------------------------------------
 
@@ -46,6 +58,8 @@ def add_model(parser: ArgumentParser, default: str | None = None) -> None:
     group = parser.add_argument_group("loading a model")
     flag(group, "--device NAME", "cpu, a GPU like cuda or cuda:1, or auto: a GPU if there is one [cpu]", "cpu")
     flag(group, "--dtype NAME", f"{', '.join(DTYPES)}; by default the checkpoint's own", kind=dtype_name)
+    about = "int8 or int4: matrices of the layers in as few bits, which takes less memory; float: as they are [float]"
+    group.add_argument("--weights", choices=WEIGHTS, help=about)
     group.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where the checkpoint does not say it")
     flag(group, "--tokenizer NAME", "directory or hub id with the tokenizer, if not its own")
     flag(group, "--revision NAME", "branch, tag or commit of a hub id")
@@ -126,7 +140,7 @@ def fleet_header(crew: Fleet | None, weights: str | None) -> dict[str, Any]:
     """What differs in the header of a run that others do; they are told the hash of its weights."""
     if crew is None:
         return {}
-    crew.loading = replace(crew.loading, weights=weights)
+    crew.loading = replace(crew.loading, sha256=weights)
     return dict(crew.origin)
 
 
@@ -155,6 +169,7 @@ def load_model(args: Namespace, name: str) -> Denoiser:
             trust_remote_code=args.trust_remote_code,
             shift=args.shift,
             blocks=args.blocks,
+            weights=args.weights,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
 
@@ -244,14 +259,13 @@ def facts(model: Denoiser) -> dict[str, Any]:
 
     more: dict[str, Any] = {}
     if isinstance(model, Transformer):
-        weights = list(model.network.parameters())
         more = {
             "family": model.family,
             "parameters": memory.parameters(model.network.shape),
             **(
                 {} if model.network.shape.experts is None else {"active parameters": memory.active(model.network.shape)}
             ),
-            "weights": f"{model.bytes / 2**30:.2f} GiB as {str(weights[0].dtype).removeprefix('torch.')}",
+            "weights": f"{model.bytes / 2**30:.2f} GiB as {_kinds(model)}",
             "attention": f"in blocks of {model.blocks}" if model.block_causal else "full",
             "shifted": model.shift,
             "timed": model.timed,
@@ -269,6 +283,13 @@ def facts(model: Denoiser) -> dict[str, Any]:
         "device": str(model.device),
         "default recipe": default_of(model).to_dict(),
     }
+
+
+def _kinds(model: Transformer) -> str:
+    """The type of the weights, and the bits of packed ones."""
+    bits = sorted({one.bits for one in packed_of(model.network).values()})
+    kind = str(model.network.like.dtype).removeprefix("torch.")
+    return kind if not bits else f"{kind}, layers in {bits[0]} bits"
 
 
 def add_models(parser: ArgumentParser) -> None:

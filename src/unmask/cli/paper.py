@@ -192,7 +192,7 @@ def _judge(args: Namespace, name: str, fleet: Fleet | None) -> Callable[[], Judg
 
 def _loading(args: Namespace, name: str) -> Source:
     """What workers load; the hash is known from the header of the rows."""
-    return replace(models.loading(args, name), weights=weights(name))
+    return replace(models.loading(args, name), sha256=weights(name))
 
 
 # --- what is kept ----------------------------------------------------------------------------------------------------

@@ -107,7 +107,8 @@ def _model(args: Namespace) -> Denoiser:
     refuse(args, ("mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift"), "--size")
     if args.dtype is not None and args.dtype not in DTYPES:
         raise unknown("dtype", args.dtype, DTYPES)
-    return make(args.size, on_device(args.size, args.device), DTYPES.get(args.dtype))
+    place = on_device(args.size, args.device)
+    return make(args.size, place, DTYPES.get(args.dtype), weights=args.weights)
 
 
 def _lengths(args: Namespace, model: Denoiser, recipe: Recipe) -> tuple[int, Recipe]:

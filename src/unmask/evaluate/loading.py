@@ -20,7 +20,7 @@ class Source:
     dtype: str | None = None
     revision: str | None = None
     trust_remote_code: bool = False
-    weights: str | None = None  # the SHA-256 that they must have
+    sha256: str | None = None  # that its weights must have
     folder: str = ""  # which relative names are relative to
 
     def load(self, device: str) -> Any:
@@ -45,6 +45,7 @@ class Loading(Source):
     tokenizer: str | None = None
     shift: bool = False
     blocks: int | None = None
+    weights: str | None = None  # int8 or int4
     max_rows: int | None = None
     compile: bool = False
 
@@ -59,6 +60,7 @@ class Loading(Source):
             trust_remote_code=self.trust_remote_code,
             shift=self.shift,
             blocks=self.blocks,
+            weights=self.weights,
         )
         model = model if self.max_rows is None else Chunked(model, self.max_rows)
         return compiled(model) if self.compile else model

@@ -201,5 +201,5 @@ def unpack(whole: Tensor, scale: Tensor, zero: Tensor, columns: int, dtype: torc
     if parts.shape[-1] < GROUP:
         parts = torch.cat([parts & 15, parts >> 4], -1)
     exact = torch.promote_types(dtype, torch.float32)
-    found = (parts.to(exact) - zero[..., None]) * scale[..., None]
+    found = parts.to(exact).sub_(zero[..., None].to(exact)).mul_(scale[..., None])
     return found.flatten(-2)[..., :columns].to(dtype)

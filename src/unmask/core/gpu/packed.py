@@ -6,6 +6,8 @@ number of rows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,16 @@ ROWS = 512  # up to so many the packed matrix is read; of more, arithmetic is th
 PROGRAMS = 528  # that keep a large GPU busy: four on each multiprocessor
 COLUMNS = 64  # of a program
 MOST = 8  # splits of one sum
+LARGE = (9, 10)  # compute capabilities with 227 KiB of shared memory
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a product is laid out."""
+
+    rows: int  # of a program
+    warps: int
+    stages: int
 
 
 def usable(x: Tensor, *parts: Tensor) -> bool:
@@ -46,16 +58,16 @@ def _read(x: Tensor, whole: Tensor, scale: Tensor, zero: Tensor, bias: Tensor | 
     out = x.new_empty(experts, rows, columns)
     if not out.numel():
         return out
-    block, tiles = _block(rows), -(-columns // COLUMNS)
+    layout, tiles = layout_for(rows, x), -(-columns // COLUMNS)
     splits = _splits(experts * tiles, groups)
     partial = out if splits == 1 else torch.empty(experts, splits, rows, columns, device=x.device)
     with on(x):
-        kernels.product[(tiles, -(-rows // block), experts * splits)](
+        kernels.product[(tiles, -(-rows // layout.rows), experts * splits)](
             x, whole, scale, zero, bias if splits == 1 else None, partial,
             rows, columns, wide, groups, 0 if len(x) == 1 else x.stride(0), x.stride(1),
             BITS=_bits(whole, scale), GROUP=GROUP, EVEN=wide == groups * GROUP, SPLITS=splits,
             PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-            BLOCK_M=block, BLOCK_N=COLUMNS, num_warps=4 if block < 128 else 8, num_stages=4,
+            BLOCK_M=layout.rows, BLOCK_N=COLUMNS, num_warps=layout.warps, num_stages=layout.stages,
         )  # fmt: skip
         if splits > 1:
             size = rows * columns
@@ -83,9 +95,13 @@ def _bits(whole: Tensor, scale: Tensor) -> int:
     return 8 * whole.shape[2] // (GROUP * scale.shape[2])
 
 
-def _block(rows: int) -> int:
-    """Rows of a program."""
-    return next((size for size in (16, 32, 64) if rows <= size), 128)
+def layout_for(rows: int, x: Tensor) -> Layout:
+    """The layout for so many rows, by what fits into the shared memory: 99 KiB on small cards."""
+    if x.dtype == torch.float32:
+        return Layout(16 if rows <= 16 else 32, 4, 2)
+    large = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] in LARGE
+    few = next((size for size in (16, 32, 64) if rows <= size), 128)
+    return Layout(few, 8 if few == 128 else 4, 4 if large or few < 64 else 3)
 
 
 def _splits(tiles: int, groups: int) -> int:

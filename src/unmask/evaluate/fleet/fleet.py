@@ -119,7 +119,7 @@ class Fleet:
     def load(self, model: str | Source) -> Fleet:
         """The same fleet with this model from now on: workers with another one end."""
         loading = self._loading(model)
-        if replace(loading, weights=None) != replace(self.loading, weights=None):
+        if replace(loading, sha256=None) != replace(self.loading, sha256=None):
             for member in list(self.members.values()):
                 self._kill(member)
             self.loading = loading
@@ -183,10 +183,10 @@ class Fleet:
         self.ray = None
 
     def _begin(self) -> None:
-        if self.loading.weights is None:
+        if self.loading.sha256 is None:
             if self.loading not in self.weights:
                 self.weights[self.loading] = self.loading.fingerprint()
-            self.loading = replace(self.loading, weights=self.weights[self.loading])
+            self.loading = replace(self.loading, sha256=self.weights[self.loading])
         if self.ray is not None:
             return
         self.ray = cluster.connected(self.address, self.most, self.gpus, self.cpus)

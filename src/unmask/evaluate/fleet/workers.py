@@ -60,7 +60,7 @@ class Worker:
             with suppress(OSError):  # another machine may lack it; a model of the hub does not need it
                 os.chdir(loading.folder)
         weights = loading.fingerprint() if hashed else None
-        if hashed and loading.weights is not None and weights != loading.weights:
+        if hashed and loading.sha256 is not None and weights != loading.sha256:
             what = f"the weights of {loading.name} on {socket.gethostname()} are others than here"
             raise ModelError(what, "copy the same files to every machine, or give a revision")
         self.model = loading.load(self.device)

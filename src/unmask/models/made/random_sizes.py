@@ -19,7 +19,8 @@ from unmask.models.families.mdlm import MDLM
 from unmask.models.families.sdar import SDAR
 from unmask.models.files.checkpoint import DTYPES
 from unmask.models.files.directory import assembled
-from unmask.models.network import Network, empty
+from unmask.models.network import Network, empty, parameter_shapes
+from unmask.models.packed import packed_of, packings, to_bits
 from unmask.models.tokenizers import Numbers
 from unmask.models.transformer import Transformer
 
@@ -45,7 +46,9 @@ SIZES = {
 }
 
 
-def make(name: str, device: torch.device, dtype: torch.dtype | None = None, seed: int = 0) -> Transformer:
+def make(
+    name: str, device: torch.device, dtype: torch.dtype | None = None, seed: int = 0, weights: str | None = None
+) -> Transformer:
     """A model of this size; by default in bfloat16 on a GPU or where that is published, otherwise in float32."""
     if name not in SIZES:
         raise unknown("size", name, SIZES)
@@ -53,8 +56,9 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None = None, seed
     plan = family.read(Config(config))
     half = device.type == "cuda" or DTYPES[config["torch_dtype"]] == torch.bfloat16
     kind = dtype or (torch.bfloat16 if half else torch.float32)
-    memory.check_room(f"the size {name}", plan.shape, device, kind)
-    network = empty(plan.shape, device, kind)
+    packing = packings(parameter_shapes(plan.shape), to_bits(weights))
+    memory.check_room(f"the size {name}", plan.shape, device, kind, packing)
+    network = empty(plan.shape, device, kind, packing)
     _fill(network, torch.Generator(device).manual_seed(seed))
     mask = plan.mask if plan.mask is not None else plan.last
     assert mask is not None
@@ -63,7 +67,14 @@ def make(name: str, device: torch.device, dtype: torch.dtype | None = None, seed
 
 def _fill(network: Network, generator: torch.Generator) -> None:
     """Random weights that keep the size of activations; norms are near 1, biases small."""
+    packed = packed_of(network)
+    for one in packed.values():  # even numbers, with the same spread
+        one.whole.random_(0, 256, generator=generator)
+        one.scale.fill_((12 / one.columns) ** 0.5 / 2**one.bits)
+        one.zero.fill_(2 ** (one.bits - 1))
     for name, parameter in network.named_parameters():
+        if name.rpartition(".")[0] in packed:
+            continue
         if parameter.dim() > 1:
             parameter.normal_(0, parameter.shape[-1] ** -0.5, generator=generator)
         elif name.endswith("bias"):
