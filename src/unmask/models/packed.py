@@ -172,7 +172,7 @@ def pack(weights: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     The range of a group, which always has 0 in it, is divided evenly: no weight is off by more than half a scale. Zeros
     stay exactly 0.
     """
-    parts = _grouped(weights.float())
+    parts = grouped(weights.float())
     least, largest = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
     scale = ((largest - least) / (2**bits - 1)).clamp(min=TINIEST)
     zero = (-least / scale).round()
@@ -180,7 +180,7 @@ def pack(weights: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
     return laid(whole, bits), scale, zero.to(torch.int16)
 
 
-def _grouped(rows: Tensor) -> Tensor:  # [..., K] -> [..., G, 128]
+def grouped(rows: Tensor) -> Tensor:  # [..., K] -> [..., G, 128]
     rows = F.pad(rows, (0, -rows.shape[-1] % GROUP))
     return rows.view(*rows.shape[:-1], -1, GROUP)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,9 @@ class Blueprint:
     aligned: bool = False  # only: blocks are counted in columns from the start of the row
     noise: Callable[[Tensor], Tensor] | None = None  # diffusion time -> noise level
 
-    def of(self, tensors: Collection[str]) -> Blueprint:
+    def of(self, tensors: Iterable[str]) -> Blueprint:
         """The plan for a checkpoint with these tensors: experts are single or merged."""
-        if not any(name in tensors for name in self.merged):
+        if not any(name in self.merged for name in tensors):
             return self
         single = {name: slot for name, slot in self.slots.items() if slot.expert is None}
         return replace(self, slots=single | dict(self.merged), merged={})

@@ -25,12 +25,13 @@ from unmask.models.families.native import NATIVE
 from unmask.models.families.sdar import SDAR, SDAR_MOE
 from unmask.models.files.checkpoint import Progress, dtype_of, read_json, survey
 from unmask.models.files.fill import fill
+from unmask.models.files.gptq import read_config
 from unmask.models.network import Network
 from unmask.models.packed import to_bits
 from unmask.models.tokenizers import Characters, FileTokenizer, Numbers, read_tokenizer
 from unmask.models.transformer import Transformer
 
-RECIPE, GENERATION = "recipe.json", "generation_config.json"
+RECIPE, GENERATION, QUANTIZED = "recipe.json", "generation_config.json", "quantize_config.json"
 FULL_ATTENTION = (MDLM, LLADA, ILLADA, DREAM, OPEN_DCODER, LLADA_MOE)
 IN_BLOCKS = (SDAR, SDAR_MOE, LLADA2, FAST_DLLM, STABLE_DIFFCODER, A2D)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*FULL_ATTENTION, *IN_BLOCKS, NATIVE)}
@@ -53,12 +54,13 @@ def from_directory(
     `blocks` is the length of its attention's blocks, where that is not the one of the config. `weights` is a name of
     `packed.WEIGHTS`.
     """
-    packed = to_bits(weights)
+    to_bits(weights)
     config = read_json(directory, "config.json")
     if config is None:
         raise ModelError(f"{str(directory)!r} has no config.json", "give the directory of a checkpoint")
     family = family_of(config)
-    Config(config).expect(quantization_config=None)
+    beside = None if config.get("quantization_config") is not None else read_json(directory, QUANTIZED)
+    how = read_config(config, beside)
     plan = _in_blocks(family, family.read(Config(config)), blocks)
     pieces = tokenizer if isinstance(tokenizer, FileTokenizer) else read_tokenizer(tokenizer or directory)
     if tokenizer is not None and pieces is None:
@@ -76,7 +78,7 @@ def from_directory(
     if mask in eos:
         raise ModelError(f"the mask is {mask}, which is an EOS too", "give the right one as mask_id")
     tensors = survey(directory)
-    network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress, packed)
+    network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress, weights, how)
     pad = plan.pad if plan.pad is not None else eos[0] if eos else 0
     words: Tokenizer = pieces or _alphabet(config) or Numbers()
     made = assembled(name or directory.resolve().name, family, plan, network, Vocab(mask, eos, pad), words)

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.errors import ModelError
+from unmask.errors import InputError, ModelError
 from unmask.models import memory
 from unmask.models.families.blueprint import Blueprint, Slot
 from unmask.models.files import bits
 from unmask.models.files.checkpoint import Progress, Tensors, fit, opened, read
+from unmask.models.files.gptq import Gptq, Quantized, quantized
 from unmask.models.network import Network, empty, parameter_shapes
-from unmask.models.packed import Packed, pack, packed_of, packings
+from unmask.models.packed import Packed, Packing, pack, packed_of, packings, to_bits
 
 PIECE = 1 << 22  # numbers at a time
 MAPPED = 1 << 28  # bytes of a file that are read before it is opened anew: until then they are in memory
@@ -27,12 +28,17 @@ def fill(
     device: torch.device,
     dtype: torch.dtype,
     progress: Progress | None = None,
-    packed: int | None = None,
+    weights: str | None = None,
+    how: Gptq | None = None,
 ) -> Network:
-    """A Network with the weights of a checkpoint; `packed` into so many bits."""
-    plan = plan.of(tensors.files)
+    """A Network with the weights of a checkpoint, packed as `weights` says.
+
+    Without it a checkpoint is loaded as it is: in floats, or as its quantized matrices are, of which `how` tells.
+    """
+    plan = plan.of(name.replace(".qweight", ".weight") for name in tensors.files)
+    tensors, given = (tensors, None) if how is None else quantized(plan, tensors, how)
     fit(plan, tensors)
-    packing = packings(parameter_shapes(plan.shape), packed)
+    packing = _packing(plan, weights, given)
     memory.check_room("the model", plan.shape, device, dtype, packing)
     _check_copies(plan, tensors)
     scales = {name: bits.finite(name, read(tensors, scale)) for name, scale in plan.scales.items()}
@@ -42,10 +48,13 @@ def fill(
     for path, names in _portions(plan.slots, tensors):
         with opened(path) as file:
             for name in names:
-                slot = plan.slots[name]
-                for begin, numbers in _pieces(file, name, tensors.shapes[name]):
-                    scale = scales[name][begin : begin + len(numbers)] if name in scales else None
-                    _write(places[slot.parameter], slot, begin, numbers, scale, name)
+                slot, target = plan.slots[name], places[plan.slots[name].parameter]
+                if given is not None and name in given.names and isinstance(target, Packed):
+                    given.put(name, slot, target)
+                else:
+                    for begin, numbers in _pieces(file, name, tensors.shapes[name], given):
+                        scale = scales[name][begin : begin + len(numbers)] if name in scales else None
+                        _write(target, slot, begin, numbers, scale, name)
                 done += tensors.bytes(name)
                 if progress is not None:
                     progress(done, total)
@@ -66,8 +75,23 @@ def _portions(names: Mapping[str, Slot], tensors: Tensors) -> Iterator[tuple[Pat
         yield path, some
 
 
-def _pieces(file: Any, name: str, shape: tuple[int, ...]) -> Iterator[tuple[int, Tensor]]:
+def _packing(plan: Blueprint, weights: str | None, given: Quantized | None) -> dict[str, Packing]:
+    """How the parameters are packed."""
+    bits = to_bits(weights)
+    if given is None:
+        return packings(parameter_shapes(plan.shape), bits)
+    if weights not in (None, "float") and bits != given.how.bits:
+        raise InputError(
+            f"weights is {weights}, the checkpoint has {given.how.bits} bits", "leave it out, or give float"
+        )
+    return {} if weights == "float" else given.packing(plan)
+
+
+def _pieces(file: Any, name: str, shape: tuple[int, ...], given: Quantized | None) -> Iterator[tuple[int, Tensor]]:
     """A tensor in parts of its first dimension, and where they begin."""
+    if given is not None and name in given.names:
+        yield from given.floats(name)
+        return
     size = torch.Size(shape).numel()
     if size <= PIECE:
         yield 0, file.get_tensor(name)

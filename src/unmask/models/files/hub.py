@@ -14,7 +14,7 @@ TOKENIZER = (
     "chat_template.jinja"
 ).split()
 SETTINGS = ["config.json", "recipe.json", "generation_config.json"]  # all that the default recipe depends on
-MODEL = [*SETTINGS, "model*.safetensors", "model.safetensors.index.json", *TOKENIZER]
+MODEL = [*SETTINGS, "quantize_config.json", "model*.safetensors", "model.safetensors.index.json", *TOKENIZER]
 
 PUBLISHED = """
 GSAI-ML/LLaDA-8B-Instruct GSAI-ML/LLaDA-8B-Base GSAI-ML/LLaDA-1.5 GSAI-ML/iLLaDA-8B-Instruct GSAI-ML/iLLaDA-8B-Base
