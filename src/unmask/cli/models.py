@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from argparse import ArgumentParser, Namespace
+from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from unmask.cli import show
 from unmask.cli.parser import flag, refuse
 from unmask.core.denoiser import Chats
 from unmask.errors import InputError
-from unmask.models import FAMILIES, MODELS, Denoiser, default_recipe, fingerprint, load, memory
+from unmask.models import FAMILIES, MODELS, Denoiser, default_recipe, fingerprint, hashed, load, memory
 from unmask.models.files.checkpoint import DTYPES, dtype_name
 from unmask.models.files.convert import convert
 from unmask.models.laws import check
@@ -31,9 +31,21 @@ if TYPE_CHECKING:
 Item = TypeVar("Item", bound="Numbered")
 
 # flags of add_model
-LOADING = ("device", "dtype", "weights", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift")
+LOADING = (
+    "device",
+    "dtype",
+    "weights",
+    "adapter",
+    "mask_id",
+    "tokenizer",
+    "revision",
+    "blocks",
+    "trust_remote_code",
+    "shift",
+)
 CHANGING = (
     "weights",
+    "adapter",
     "mask_id",
     "tokenizer",
     "blocks",
@@ -60,6 +72,8 @@ def add_model(parser: ArgumentParser, default: str | None = None) -> None:
     flag(group, "--dtype NAME", f"{', '.join(DTYPES)}; by default the checkpoint's own", kind=dtype_name)
     about = "int8 or int4: matrices of the layers in as few bits, which takes less memory; float: as they are [float]"
     group.add_argument("--weights", choices=WEIGHTS, help=about)
+    about = "a LoRA adapter of PEFT, which is merged into the weights"
+    group.add_argument("--adapter", action=Once, metavar="DIR", help=about)
     group.add_argument("--mask-id", type=int, metavar="ID", help="the mask token, where the checkpoint does not say it")
     flag(group, "--tokenizer NAME", "directory or hub id with the tokenizer, if not its own")
     flag(group, "--revision NAME", "branch, tag or commit of a hub id")
@@ -70,6 +84,15 @@ def add_model(parser: ArgumentParser, default: str | None = None) -> None:
         "run the checkpoint's own Python code, with your rights, where unmask lacks its layout",
     )
     flag(group, "--shift", "with remote code: output i belongs to token i + 1")
+
+
+class Once(Action):
+    """A flag that is refused a second time."""
+
+    def __call__(self, parser: ArgumentParser, args: Namespace, value: Any, option: str | None = None) -> None:
+        if getattr(args, self.dest) is not None:
+            parser.error(f"{option} is given twice: only one can be merged")
+        setattr(args, self.dest, value)
 
 
 def add_running(parser: ArgumentParser) -> None:
@@ -170,6 +193,7 @@ def load_model(args: Namespace, name: str) -> Denoiser:
             shift=args.shift,
             blocks=args.blocks,
             weights=args.weights,
+            adapter=args.adapter,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
 
@@ -212,8 +236,15 @@ def header(
         data=data,
         file=file,
         limit=limit,
-        loading={name: getattr(args, name) for name in CHANGING if getattr(args, name)},
+        loading={name: getattr(args, name) for name in CHANGING if getattr(args, name)} | _sha256(args.adapter),
     )
+
+
+def _sha256(adapter: str | None) -> dict[str, str | None]:
+    """The hash of an adapter, for the header of a run."""
+    if adapter is None:
+        return {}
+    return {"adapter_sha256": hashed(sorted(Path(adapter).expanduser().glob("adapter_model*.safetensors")))}
 
 
 def as_run(args: Namespace, model: Denoiser) -> Denoiser:

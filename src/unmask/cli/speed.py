@@ -104,7 +104,7 @@ def _check_steps(recipe: Recipe) -> None:
 def _model(args: Namespace) -> Denoiser:
     if args.size is None:
         return models.load_model(args, args.model or DEFAULT)
-    refuse(args, ("mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift"), "--size")
+    refuse(args, ("adapter", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift"), "--size")
     if args.dtype is not None and args.dtype not in DTYPES:
         raise unknown("dtype", args.dtype, DTYPES)
     place = on_device(args.size, args.device)

@@ -46,6 +46,7 @@ class Loading(Source):
     shift: bool = False
     blocks: int | None = None
     weights: str | None = None  # int8 or int4
+    adapter: str | None = None
     max_rows: int | None = None
     compile: bool = False
 
@@ -61,6 +62,7 @@ class Loading(Source):
             shift=self.shift,
             blocks=self.blocks,
             weights=self.weights,
+            adapter=self.adapter,
         )
         model = model if self.max_rows is None else Chunked(model, self.max_rows)
         return compiled(model) if self.compile else model

@@ -85,6 +85,7 @@ def load(
     shift: bool = False,
     blocks: int | None = None,
     weights: str | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Denoiser:
     """The denoiser of this name: one of MODELS, a directory with config.json and safetensors, or a hub id.
@@ -95,15 +96,21 @@ def load(
     `trust_remote_code` runs code of the checkpoint through transformers, for layouts that unmask does not know; `shift`
     then means that output i belongs to token i + 1. `blocks` is the length of the blocks of attention, where a model
     was trained with another one than its config names, or its config names none. `weights` int8 or int4 keeps the
-    matrices of the layers in as few bits; float, as they are by default. `progress` is called with the bytes read so
-    far and in all.
+    matrices of the layers in as few bits; float, as they are by default. `adapter` is a directory with a LoRA adapter
+    of PEFT, which is merged. `progress` is called with the bytes read so far and in all.
     """
     name = _name(name)
     place, kind = on_device(name, device), as_dtype(dtype)
     if shift and not trust_remote_code:
         raise InputError("shift has no effect", "only trust_remote_code needs it: known layouts say it themselves")
     if name in MODELS:
-        extras = {"mask_id": mask_id, "tokenizer": tokenizer, "revision": revision, "blocks": blocks}
+        extras = {
+            "mask_id": mask_id,
+            "tokenizer": tokenizer,
+            "revision": revision,
+            "blocks": blocks,
+            "adapter": adapter,
+        }
         for extra, value in {**extras, "trust_remote_code": trust_remote_code or None}.items():
             if value is not None:
                 raise InputError(f"{extra} has no effect on the model {name}", "leave it out")
@@ -117,6 +124,8 @@ def load(
         raise InputError("blocks has no effect with trust_remote_code", "the checkpoint's own code sets its attention")
     if trust_remote_code and weights is not None:
         raise InputError("weights has no effect with trust_remote_code", "only networks of known layouts are packed")
+    if trust_remote_code and adapter is not None:
+        raise InputError("adapter has no effect with trust_remote_code", "merge it beforehand")
     if trust_remote_code:
         from unmask.models.remote import from_remote_code  # transformers is optional
 
@@ -138,6 +147,7 @@ def load(
         tokenizer=words_from,
         blocks=blocks,
         weights=weights,
+        adapter=_adapter(adapter),
         progress=progress,
     )
 
@@ -198,6 +208,16 @@ def load_tokenizer(
         directory = _directory(name, revision, ["config.json", *TOKENIZER])
         directory = (None if Path(name).expanduser().is_dir() else _borrowed(directory)) or directory
     return read_tokenizer(directory) or Numbers()
+
+
+def _adapter(given: str | os.PathLike[str] | None) -> Path | None:
+    """The directory of an adapter."""
+    if given is None:
+        return None
+    path = Path(given).expanduser()
+    if not path.is_dir():
+        raise ModelError(f"there is no directory {os.fspath(given)!r}", "download the adapter, and give its directory")
+    return path
 
 
 def _name(given: object) -> str:

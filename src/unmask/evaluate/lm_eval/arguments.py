@@ -49,6 +49,7 @@ class ModelArgs:
     device: str | None = None  # None: a GPU if there is one, as in lm-eval's own models
     dtype: str | None = None
     weights: str | None = None  # float, int8 or int4
+    adapter: str | None = None
     mask_id: int | None = None
     tokenizer: str | None = None
     revision: str | None = None

@@ -50,7 +50,18 @@ try:
 except ImportError as missing:
     raise ModelError(f"lm-eval is not there ({missing})", "pip install 'unmask[lm-eval]'") from None
 
-LOADING = ("dtype", "weights", "mask_id", "tokenizer", "revision", "blocks", "trust_remote_code", "shift", "max_rows")
+LOADING = (
+    "dtype",
+    "weights",
+    "adapter",
+    "mask_id",
+    "tokenizer",
+    "revision",
+    "blocks",
+    "trust_remote_code",
+    "shift",
+    "max_rows",
+)
 log = logging.getLogger("lm_eval.unmask")  # under the harness's own, which writes it as it writes all else
 
 

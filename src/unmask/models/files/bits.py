@@ -68,6 +68,13 @@ def put(place: Tensor, whole: Tensor, scale: Tensor) -> None:
     parts.mul_(scale.to(place.device).view(*parts.shape[:2], 1))
 
 
+def floats(whole: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same in a tensor of its own."""
+    found = torch.empty(whole.shape, dtype=dtype)
+    put(found, whole, scale)
+    return found
+
+
 def finite(name: str, scale: Tensor) -> Tensor:
     """The scales of a matrix in float32; refused where its weights would not be finite."""
     exact = scale.float()

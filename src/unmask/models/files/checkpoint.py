@@ -115,14 +115,14 @@ def survey(directory: Path) -> Tensors:
     if index is None:
         if inside(directory, WEIGHTS) is None:
             raise _no_weights(directory)
-        return _headers(directory, [WEIGHTS])
+        return headers(directory, [WEIGHTS])
     places = index.get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise ModelError(f"{INDEX} has no weight_map", "download the checkpoint again")
     for file in sorted(set(places.values())):
         if Path(file).name != file or not file.endswith(".safetensors") or not file.isprintable():
             raise ModelError(f"{INDEX} names the file {file[:80]!r}", "only safetensors files beside it are read")
-    found = _headers(directory, sorted(set(places.values())))
+    found = headers(directory, sorted(set(places.values())))
     astray = [name for name, file in places.items() if name not in found.files or found.files[name].name != file]
     if astray:
         raise ModelError(f"{INDEX} names tensors that are not in its files: {_some(astray)}", "download it again")
@@ -146,7 +146,8 @@ def label(directory: Path) -> str:
     return home.name
 
 
-def _headers(directory: Path, names: Iterable[str]) -> Tensors:
+def headers(directory: Path, names: Iterable[str]) -> Tensors:
+    """The tensors of these files."""
     files: dict[str, Path] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     types: dict[str, str] = {}

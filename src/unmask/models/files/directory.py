@@ -23,6 +23,7 @@ from unmask.models.families.llada_moe import LLADA2, LLADA_MOE
 from unmask.models.families.mdlm import MDLM
 from unmask.models.families.native import NATIVE
 from unmask.models.families.sdar import SDAR, SDAR_MOE
+from unmask.models.files.adapter import read_adapter
 from unmask.models.files.checkpoint import Progress, dtype_of, read_json, survey
 from unmask.models.files.fill import fill
 from unmask.models.files.gptq import read_config
@@ -47,12 +48,13 @@ def from_directory(
     tokenizer: Path | FileTokenizer | None = None,
     blocks: int | None = None,
     weights: str | None = None,
+    adapter: Path | None = None,
     progress: Progress | None = None,
 ) -> Transformer:
     """The model in this directory; `tokenizer` is another directory with its tokenizer, or the tokenizer.
 
     `blocks` is the length of its attention's blocks, where that is not the one of the config. `weights` is a name of
-    `packed.WEIGHTS`.
+    `packed.WEIGHTS`, `adapter` a directory with LoRA.
     """
     to_bits(weights)
     config = read_json(directory, "config.json")
@@ -77,8 +79,9 @@ def from_directory(
     eos = _ends(plan, family, pieces, Config(stops or {}))
     if mask in eos:
         raise ModelError(f"the mask is {mask}, which is an EOS too", "give the right one as mask_id")
+    change = None if adapter is None else read_adapter(adapter)
     tensors = survey(directory)
-    network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress, weights, how)
+    network = fill(plan, tensors, device, dtype or dtype_of(config, tensors), progress, weights, how, change)
     pad = plan.pad if plan.pad is not None else eos[0] if eos else 0
     words: Tokenizer = pieces or _alphabet(config) or Numbers()
     made = assembled(name or directory.resolve().name, family, plan, network, Vocab(mask, eos, pad), words)

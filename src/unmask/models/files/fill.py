@@ -13,6 +13,7 @@ from unmask.errors import InputError, ModelError
 from unmask.models import memory
 from unmask.models.families.blueprint import Blueprint, Slot
 from unmask.models.files import bits
+from unmask.models.files.adapter import Adapter, add
 from unmask.models.files.checkpoint import Progress, Tensors, fit, opened, read
 from unmask.models.files.gptq import Gptq, Quantized, quantized
 from unmask.models.network import Network, empty, parameter_shapes
@@ -30,19 +31,24 @@ def fill(
     progress: Progress | None = None,
     weights: str | None = None,
     how: Gptq | None = None,
+    adapter: Adapter | None = None,
 ) -> Network:
-    """A Network with the weights of a checkpoint, packed as `weights` says.
+    """A Network with the weights of a checkpoint, to which an adapter is added, packed as `weights` says.
 
     Without it a checkpoint is loaded as it is: in floats, or as its quantized matrices are, of which `how` tells.
     """
     plan = plan.of(name.replace(".qweight", ".weight") for name in tensors.files)
     tensors, given = (tensors, None) if how is None else quantized(plan, tensors, how)
     fit(plan, tensors)
+    if adapter is not None:
+        adapter.fit({name: tensors.shapes[name] for name in plan.slots})
+        if given is not None and weights != "float":
+            raise InputError(f"no adapter can be merged into {given.how.bits} bits", "give weights float, too")
     packing = _packing(plan, weights, given)
     memory.check_room("the model", plan.shape, device, dtype, packing)
     _check_copies(plan, tensors)
     scales = {name: bits.finite(name, read(tensors, scale)) for name, scale in plan.scales.items()}
-    network = empty(plan.shape, device, dtype, packing)
+    network, exact = empty(plan.shape, device, dtype, packing), torch.promote_types(dtype, torch.float32)
     places: dict[str, Tensor | Packed] = {**dict(network.named_parameters()), **packed_of(network)}
     done, total = 0, sum(map(tensors.bytes, plan.slots))
     for path, names in _portions(plan.slots, tensors):
@@ -53,8 +59,12 @@ def fill(
                     given.put(name, slot, target)
                 else:
                     for begin, numbers in _pieces(file, name, tensors.shapes[name], given):
-                        scale = scales[name][begin : begin + len(numbers)] if name in scales else None
-                        _write(target, slot, begin, numbers, scale, name)
+                        end = begin + len(numbers)
+                        if name in scales:
+                            numbers = bits.floats(numbers, scales[name][begin:end], exact)
+                        if adapter is not None:
+                            numbers = add(numbers, adapter.added(name, begin, end))
+                        _write(target, slot, begin, numbers, name)
                 done += tensors.bytes(name)
                 if progress is not None:
                     progress(done, total)
@@ -101,23 +111,16 @@ def _pieces(file: Any, name: str, shape: tuple[int, ...], given: Quantized | Non
         yield begin, part[begin : begin + step]
 
 
-def _write(target: Tensor | Packed, slot: Slot, begin: int, numbers: Tensor, scale: Tensor | None, name: str) -> None:
-    """Part of a tensor into its place; with a scale it is in 8 bits."""
+def _write(target: Tensor | Packed, place: Slot, begin: int, numbers: Tensor, name: str) -> None:
+    """Part of a tensor into its place."""
     if not isinstance(target, Packed):
-        place = slot.place(target)[begin : begin + len(numbers)]
-        if scale is None:
-            place.copy_(numbers)
-        else:
-            bits.put(place, numbers, scale)
+        place.place(target)[begin : begin + len(numbers)].copy_(numbers)
         return
-    if scale is not None:
-        whole, numbers = numbers, torch.empty(numbers.shape)
-        bits.put(numbers, whole, scale)
     made = pack(numbers.to(target.scale.device), target.bits)
     if not bool(made[1].isfinite().all()):
         raise ModelError(f"{name[:80]!r} has weights that are not finite", "the checkpoint is damaged")
     for part, values in zip(target.parts, made, strict=True):
-        slot.place(part)[begin : begin + len(numbers)].copy_(values)
+        place.place(part)[begin : begin + len(numbers)].copy_(values)
 
 
 def _check_copies(plan: Blueprint, tensors: Tensors) -> None:
