@@ -54,7 +54,7 @@ elif [ "$what" = puzzles ]; then
     part calibrate-sudoku calibrate "$out/sudoku.txt" --model sudoku --steps 18 --every 1 --limit 32 --points 6 --paths 2
     part calibrate-countdown calibrate "$out/countdown.jsonl" --model countdown --steps 14 --every 1 --limit 32 --points 6 --paths 2
     part calibrate-sudoku-every3 calibrate "$out/sudoku.txt" --model sudoku --steps 18 --every 3 --limit 32 --points 6 --paths 2
-    part interval-sudoku.jsonl interval "$out/sudoku.txt" --model sudoku --every 1 3 9 --strength 0 5 100 --limit 24
+    part interval-sudoku.jsonl interval "$out/sudoku.txt" --model sudoku --every 1 9 --strength 5 100 --limit 16
 else
     echo "$what is neither text nor puzzles" >&2
     exit 2
