@@ -65,6 +65,20 @@ def test_steps_are_recorded(options, monkeypatch) -> None:
     assert played == list(range(1, 12))
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "pc"])
+def test_steps_with_a_constraint(sampler: str, temperature: float, monkeypatch) -> None:
+    """Recorded in parts, where they are recorded at all; nothing has failed silently."""
+    steps = {"steps": 5} if sampler in ("ancestral", "dream") else {}
+    recipe = Recipe(sampler, "smc", length=16, temperature=temperature, particles=4, every=2, **steps)
+    model, matches = load("random", "cuda"), "[a-f]{1,4}( ?[a-m]){0,40}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = decode_batch(model, PROMPTS, recipe=recipe, matches=matches)
+    monkeypatch.setattr(recorded, "can_record", lambda setup, state: False)
+    assert_same(found, decode_batch(model, PROMPTS, recipe=recipe, matches=matches))
+
+
 @pytest.mark.parametrize("settings", [{}, {"search": "best-of-n", "temperature": 0.0}], ids=str)
 def test_texts_that_are_over(settings, monkeypatch) -> None:
     recipe = Recipe(**{"sampler": "semi-ar", "length": 32, "block_length": 4, "temperature": 0.8, **settings})

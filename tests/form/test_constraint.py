@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 
 import unmask
 from unmask import Denoiser, Recipe, decode, decode_batch
+from unmask.core.constraint import allowed
 from unmask.decoding.background import Background
 from unmask.decoding.form import form
 from unmask.errors import InputError, ModelError, SettingError
@@ -124,7 +126,7 @@ def test_allowed_tokens_are_those_that_leave_a_completion() -> None:
         made = form(matches=pattern)
         assert made is not None
         tokens = torch.tensor([z])
-        found = made.constraint(table).allowed(tokens, torch.ones_like(tokens, dtype=torch.bool), tokens == 3)
+        found = allowed(made.constraint(table), tokens, torch.ones_like(tokens, dtype=torch.bool), tokens == 3)
         fits = [one for one in full if all(a in (3, b) for a, b in zip(z, one, strict=True))]
         for place in (i for i in range(5) if z[i] == 3):
             assert found.table[found.row[0, place]][found.kind].nonzero().ravel().tolist() == sorted(
@@ -265,3 +267,17 @@ def test_the_table_of_allowed_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch)
     found = decode(MODELS["float64"], "", recipe=Recipe("p2", length=40), matches="([a-z]{3} )*[a-z]{4}")
     assert re.fullmatch("([a-z]{3} )*[a-z]{4}", found.text)
     assert np.isfinite(found.path_entropy)
+
+
+@pytest.mark.parametrize("kind", ["matches", "choices", "schema"])
+def test_a_list_of_one_is_for_each_hole(kind: str) -> None:
+    given: Any = {"matches": "[a-c]{1,2}", "choices": ["ab", "c"], "schema": {"enum": [1, 20]}}[kind]
+    mask = MODELS["float64"].vocab.mask
+    canvas, how = [1, mask, mask, 2, mask, mask, mask, 3], Recipe("uniform", temperature=1.0, seed=4)
+
+    def tokens(value: Any) -> list[int]:
+        return decode(MODELS["float64"], canvas=canvas, recipe=how, **{kind: value}).tokens
+
+    assert tokens(given) == tokens([given]) == tokens([given, given])
+    with pytest.raises(InputError, match="3 constraints for 2 holes"):
+        tokens([given] * 3)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import unmask
+from unmask.core.constraint import allowed
 from unmask.decoding.form import form
 from unmask.decoding.form import sets as of_states
 from unmask.decoding.form.sets import OPEN, Sets
@@ -55,12 +56,12 @@ def test_several_automata_share_a_table(room: int, monkeypatch: pytest.MonkeyPat
     for _ in range(20):
         row = [token if token != 3 or dice.random() < 0.7 else dice.randrange(3) for token in canvas]
         tokens, open_ = torch.tensor([row]), torch.tensor([[token == 3 for token in canvas]])
-        found = together.allowed(tokens, open_, open_)
+        found = allowed(together, tokens, open_, open_)
         for (begin, end), one in zip(spans, alone, strict=True):
             mine = found.table[found.row[0, begin:end]][:, found.kind.long()]
             if one is None:
                 assert mine.all()
                 continue
             part, all_ = tokens[:, begin:end], torch.ones(1, end - begin, dtype=torch.bool)
-            own = one.constraint(table).allowed(part, all_, all_)
+            own = allowed(one.constraint(table), part, all_, all_)
             assert torch.equal(mine, own.table[own.row[0]][:, own.kind.long()])

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+NOTHING = 0  # the row of positions that nobody asks about: no token is allowed
+
 
 @dataclass(frozen=True)
 class Allowed:
@@ -33,6 +35,12 @@ class Allowed:
         return closed.index_select(1, self.kind).add_(logits)
 
 
+def allowed(constraint: Constraint, tokens: Tensor, writable: Tensor, where: Tensor) -> Allowed:
+    """The tokens of `where` [B, L] bool."""
+    row = constraint.read(tokens, writable, where)()
+    return Allowed(row, *constraint.table)
+
+
 Redraw = Callable[[Tensor, Allowed], Tensor]  # where [B, L] bool -> tokens [B, L]
 
 
@@ -43,8 +51,21 @@ class Constraint(Protocol):
         """Refuse canvases that cannot be completed."""
         ...
 
-    def allowed(self, tokens: Tensor, writable: Tensor, where: Tensor, full: bool = True) -> Allowed:
-        """The tokens of `where` [B, L] bool, each given all that is decided elsewhere; `full` as in Allowed."""
+    def read(self, tokens: Tensor, writable: Tensor, where: Tensor) -> Callable[[], Tensor]:
+        """What the canvases leave open at `where` [B, L] bool; only here the host waits for the device.
+
+        The answer works out `Allowed.row` [B, L]: each position of `where` given all that is decided elsewhere, and
+        NOTHING elsewhere. Network and host can work side by side between the two.
+        """
+        ...
+
+    @property
+    def table(self) -> tuple[Tensor, Tensor]:
+        """`Allowed.table` and `Allowed.kind`, to which the last rows refer."""
+        ...
+
+    def reserve(self, positions: int) -> None:
+        """Keep the table where it is from now on, with room for all positions of a step: steps are recorded."""
         ...
 
     def settle(self, before: Tensor, after: Tensor, writable: Tensor, redraw: Redraw) -> Tensor:

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 
 from unmask.core.beliefs import Beliefs, Drawn, DrawRule, most_probable
-from unmask.core.constraint import Allowed, Constraint
+from unmask.core.constraint import NOTHING, Allowed, Constraint, allowed
 from unmask.core.denoiser import Head
 from unmask.core.dice import Purpose
 from unmask.core.state import State, Step
+
+Apart = Callable[[Callable[[], tuple[Tensor, ...]]], tuple[Tensor, ...]]  # does work of the host, between recordings
+
+
+def at_once(work: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Work of the host in a step that is not recorded."""
+    return work()
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,19 @@ class Limit:
     best: bool  # the most probable of them is written: the sweep that weighs finds it
     full: bool  # their whole distribution is needed, not only the most probable one
 
-    def asked(self, state: State, where: Tensor) -> dict[str, Allowed]:
+    def read(self, state: State, where: Tensor) -> Callable[[], tuple[Tensor]]:
+        """What may be asked about, at `where` and below any mask; the host waits for the device."""
+        work = self.constraint.read(state.tokens, state.writable, where)
+        return lambda: (work(),)
+
+    def allowed(self, row: Tensor) -> Allowed:
+        return Allowed(row, *self.constraint.table)
+
+    def asked(self, allowed: Allowed | None) -> dict[str, Allowed]:
         """What the sweep that weighs is given besides."""
-        if not (self.best or self.measures):
+        if allowed is None or not (self.best or self.measures):
             return {}
-        return {"allowed": self.constraint.allowed(state.tokens, state.writable, where, self.full)}
+        return {"allowed": replace(allowed, full=self.full)}
 
     def measured(self, beliefs: Beliefs) -> Beliefs:
         """The beliefs that entropies and samplers go by: the model's own, or those of the allowed tokens."""
@@ -55,7 +70,11 @@ class Drawing:
     judged: Beliefs
     how: DrawRule
     sweep: Callable[..., Drawn]  # the function that draws
+    allowed: Allowed
     unmet: Callable[[Tensor], None]  # is told of rows [B] bool in which no allowed token has a probability
+    refuse: Callable[[Tensor], None]  # the same, at once
+    apart: Apart
+    waits: bool  # the host may wait for the device
 
     def __post_init__(self) -> None:
         self.how = replace(self.how, ban=())  # banned tokens are never allowed
@@ -64,19 +83,26 @@ class Drawing:
     def draw(self, where: Tensor) -> Drawn:
         """An allowed token for each position."""
         if self.limit.best:
-            return self._noted(most_probable(self.judged), where)
-        allowed = self.limit.constraint.allowed(self.state.tokens, self.state.writable, where)
-        return self._drawn(where, allowed, Purpose.TOKEN)
+            drawn = most_probable(self.judged)
+            self.unmet((where & drawn.log.isnan()).any(1))
+            return self._noted(drawn, where)
+        return self._drawn(where, self.within(where), Purpose.TOKEN, self.unmet)
 
-    def _drawn(self, where: Tensor, allowed: Allowed, purpose: Purpose) -> Drawn:
+    def within(self, where: Tensor) -> Allowed:
+        """The allowed tokens of these positions, also of those that the sampler did not want to know anything about."""
+        if self.waits and bool((where & (self.allowed.row == NOTHING)).any()):
+            asked = where | (self.allowed.row != NOTHING)
+            self.allowed = allowed(self.limit.constraint, self.state.tokens, self.state.writable, asked)
+        return self.allowed
+
+    def _drawn(self, where: Tensor, allowed: Allowed, purpose: Purpose, unmet: Callable[[Tensor], None]) -> Drawn:
         dice = self.state.uniform(self.step, purpose)
-        return self._noted(
-            self.sweep(self.hidden, self.head, where, dice, self.how, self.judged, allowed=allowed), where
-        )
+        drawn = self.sweep(self.hidden, self.head, where, dice, self.how, self.judged, allowed=allowed)
+        unmet((where & drawn.log.isnan()).any(1))
+        return self._noted(drawn, where)
 
     def _noted(self, drawn: Drawn, where: Tensor) -> Drawn:
         """The draw, with log-probabilities of the measured distribution."""
-        self.unmet((where & drawn.log.isnan()).any(1))
         self.weight = (drawn.model_logp - drawn.log).double().where(where, self.weight)
         if not self.limit.measures:
             return drawn
@@ -85,17 +111,23 @@ class Drawing:
 
     def settled(self, after: State, own: Callable[[Tensor, Tensor], Tensor]) -> State:
         """The state after the step, in which all that was written fits together; `own` undoes a penalty."""
-        state, log = self.state, after.token_logp
+        state, drawn_from = self.state, self.weight
 
-        def redraw(where: Tensor, allowed: Allowed) -> Tensor:
-            nonlocal log
-            drawn = self._drawn(where, allowed, Purpose.REPAIR)
-            log = own(drawn.model_logp, drawn.token).double().where(where, log)
-            return drawn.token
+        def settle() -> tuple[Tensor, Tensor, Tensor]:  # done anew for each step, so no name in it is used again below
+            log, self.weight = after.token_logp, drawn_from
 
-        tokens = self.limit.constraint.settle(state.tokens, after.tokens, state.writable, redraw)
+            def redraw(where: Tensor, allowed: Allowed) -> Tensor:
+                nonlocal log
+                drawn = self._drawn(where, allowed, Purpose.REPAIR, self.refuse)
+                log = own(drawn.model_logp, drawn.token).double().where(where, log)
+                return drawn.token
+
+            tokens = self.limit.constraint.settle(state.tokens, after.tokens, state.writable, redraw)
+            return tokens, log, self.weight
+
+        tokens, log, weight = self.apart(settle)
         same = tokens == state.tokens
-        after = after.replace(tokens=tokens)
-        log = log.where(~same, state.token_logp).masked_fill(after.masked, 0.0)
-        weight = self.weight.where(~same, state.token_weight).masked_fill(after.masked | ~after.writable, 0.0)
-        return after.replace(token_logp=log, token_weight=weight)
+        fits = after.replace(tokens=tokens)
+        log = log.where(~same, state.token_logp).masked_fill(fits.masked, 0.0)
+        weight = weight.where(~same, state.token_weight).masked_fill(fits.masked | ~fits.writable, 0.0)
+        return fits.replace(token_logp=log, token_weight=weight)

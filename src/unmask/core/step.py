@@ -16,11 +16,11 @@ from torch import Tensor
 
 from unmask.core import dice
 from unmask.core.beliefs import Beliefs, Drawn, DrawRule, draw, draw_float32, most_probable, weigh
-from unmask.core.constraint import Constraint
+from unmask.core.constraint import Allowed, Constraint
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
-from unmask.core.limits import Drawing, Limit, takes_best
+from unmask.core.limits import Apart, Drawing, Limit, at_once, takes_best
 from unmask.core.resampling import Resampled, Search, reopen
 from unmask.core.sampler import Sampler, StepInput, Written, front
 from unmask.core.state import State, Step, change, one_of, remember, tail, take
@@ -59,6 +59,7 @@ class Setup:
     keeps_hidden: bool = False  # moments hold the hidden states
     weigh: Callable[..., Beliefs] = weigh
     draw: Callable[..., Drawn] = draw
+    apart: Apart = at_once  # how a step does what only the host can do
 
     @property
     def limit(self) -> Limit | None:
@@ -70,9 +71,9 @@ class Setup:
         full = rules.constrained_entropy or self.sampler.filters or weighs
         return Limit(rules.constraint, rules.constrained_entropy, takes_best(rules.draw), full)
 
-    def asked(self, state: State, where: Tensor) -> dict[str, Any]:
-        """What a sweep at the positions `where` [B, L] is given besides: the allowed tokens, if it needs them."""
-        return {} if self.limit is None else self.limit.asked(state, where)
+    def asked(self, allowed: Allowed | None) -> dict[str, Any]:
+        """What a sweep is given besides: the allowed tokens, if it needs them."""
+        return {} if self.limit is None else self.limit.asked(allowed)
 
     def measured(self, beliefs: Beliefs) -> Beliefs:
         """The beliefs that entropies and samplers go by."""
@@ -192,8 +193,10 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     want = (sampler.want(state, step) & active[:, None]) | counted
 
     first = first_equal(state, carry.known, want, setup.skips_rows)
+    limits = _read(setup, state, want, active)
     state, known, tally = _look(setup, state, carry.known, want, first, carry.tally)
-    known, beliefs = _weigh(setup, state, known, want, first, faults)
+    allowed = limits()  # while the network runs
+    known, beliefs = _weigh(setup, state, known, want, first, faults, allowed)
     measured = setup.measured(beliefs)
     entropy = state_entropy(measured.entropy, counted)
     state = state.replace(entropy=entropy.where(entropy.isfinite(), state.entropy))
@@ -209,8 +212,9 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
         state = state.resample(rows).replace(log_weight=resampled.log_weight, score=resampled.score)
         known, counted, ahead = take(known, rows), counted[rows], ahead[rows]
         beliefs = take(beliefs, rows) if known.beliefs is None else known.beliefs
+        allowed = None if allowed is None else replace(allowed, row=allowed.row[rows])
 
-    after = _act(setup, state, known, beliefs, active, step, faults)
+    after = _act(setup, state, known, beliefs, active, step, faults, allowed)
     if resampled is not None and setup.search.reopen > 0:
         after = reopen(setup.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
     changed = (after.tokens != state.tokens).any(1) | setup.denoiser.timed
@@ -317,6 +321,22 @@ def _leads(setup: Setup, first: Tensor | None, rows: Tensor) -> Tensor:  # [B] b
     return rows & (first == torch.arange(len(first), device=first.device))
 
 
+def _read(setup: Setup, state: State, want: Tensor, active: Tensor) -> Callable[[], Allowed | None]:
+    """What a constraint allows wherever this step may ask: read from the canvas now, worked out when called."""
+    limit = setup.limit
+    if limit is None:
+        return lambda: None
+    where = want if state.blocks is not None else want | (state.masked & active[:, None])
+    work: list[Callable[[], tuple[Tensor]]] = []
+
+    def read() -> tuple[Tensor, ...]:
+        work[:] = [limit.read(state, where)]
+        return ()
+
+    setup.apart(read)
+    return lambda: limit.allowed(*setup.apart(lambda: work[0]()))
+
+
 def _look(
     setup: Setup, state: State, known: Known, want: Tensor, first: Tensor | None, tally: Tally
 ) -> tuple[State, Known, Tally]:
@@ -355,7 +375,13 @@ def _rows(setup: Setup, first: Tensor | None, need: Tensor, asked: Tensor) -> tu
 
 
 def _weigh(
-    setup: Setup, state: State, known: Known, want: Tensor, first: Tensor | None, faults: Faults
+    setup: Setup,
+    state: State,
+    known: Known,
+    want: Tensor,
+    first: Tensor | None,
+    faults: Faults,
+    allowed: Allowed | None,
 ) -> tuple[Known, Beliefs]:
     """Apply the head where it is wanted and not known yet; refuse logits that are no distribution."""
     need = known.lacks(want)
@@ -365,7 +391,7 @@ def _weigh(
     where = _leads(setup, first, need.any(1))[:, None] & need
     rule = _draw_rule(setup, state)
     keep = None if setup.skips_rows or rule.penalty is not None else rule
-    beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep, **setup.asked(state, where))
+    beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep, **setup.asked(allowed))
     bad = where & ~beliefs.normaliser.isfinite()
     empty = bad & beliefs.normaliser.isneginf()
     faults.note("empty", empty.any(1))
@@ -381,19 +407,26 @@ def _weigh(
 
 
 def _act(
-    setup: Setup, state: State, known: Known, beliefs: Beliefs, active: Tensor, step: Step, faults: Faults
+    setup: Setup,
+    state: State,
+    known: Known,
+    beliefs: Beliefs,
+    active: Tensor,
+    step: Step,
+    faults: Faults,
+    allowed: Allowed | None,
 ) -> State:
     """Let the sampler advance the active rows; given positions stay whatever it answers."""
     hidden, denoiser, how = known.hidden, setup.denoiser, _draw_rule(setup, state)
     judged = beliefs  # what the sampler ranks and proposes by
     if how.penalty is not None:
         want, keep = setup.sampler.want(state, step) & active[:, None], None if setup.skips_rows else how
-        more = setup.asked(state, want)
-        judged = setup.weigh(hidden, denoiser.head, want, state.tokens, keep, how.penalty, **more)
+        judged = setup.weigh(hidden, denoiser.head, want, state.tokens, keep, how.penalty, **setup.asked(allowed))
     limited = None
-    if setup.limit is not None:
-        about = (setup.limit, state, step, hidden, denoiser.head, judged, how, setup.draw)
-        limited = Drawing(*about, lambda rows: faults.note("unmet", rows))
+    if setup.limit is not None and allowed is not None:
+        about = (setup.limit, state, step, hidden, denoiser.head, judged, how, setup.draw, allowed)
+        told = (partial(faults.note, "unmet"), partial(faults.refuse, "unmet"))
+        limited = Drawing(*about, *told, setup.apart, setup.skips_rows)
 
     def draw(where: Tensor) -> Drawn:
         if limited is not None:
@@ -427,7 +460,7 @@ def _act(
     if isinstance(written, Written):
         log = own(written.log_prob, tokens)
     else:
-        more = setup.asked(state, new) if setup.rules.constrained_entropy else {}
+        more = setup.asked(limited.within(new)) if limited is not None and setup.rules.constrained_entropy else {}
         log = setup.measured(setup.weigh(hidden, denoiser.head, new, tokens, None, **more)).standing
     after = after.replace(token_logp=log.double().where(new, state.token_logp).masked_fill(after.masked, 0.0))
     if isinstance(written, Written) and written.memory is not None:
@@ -470,11 +503,15 @@ class Faults:
     def note(self, kind: str, rows: Tensor) -> None:  # rows [B] bool
         """These rows have a fault, if any."""
         if self.code is None:
-            if bool(rows.any()):
-                raise self.error(kind, int(rows.nonzero()[0, 0]))
+            self.refuse(kind, rows)
             return
         new = KINDS.index(kind) * ROWS + rows.to(torch.int8).argmax() + 1
         self.code = torch.where((self.code == 0) & rows.any(), new, self.code)
+
+    def refuse(self, kind: str, rows: Tensor) -> None:
+        """Raise the fault, if these rows have it: the host waits."""
+        if bool(rows.any()):
+            raise replace(self, step=int(self.step)).error(kind, int(rows.nonzero()[0, 0]))
 
     def check(self, code: int) -> None:
         """Raise the fault that a code stands for."""

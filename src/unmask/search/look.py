@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unmask.core import dice
 from unmask.core.beliefs import ask_cached
-from unmask.core.constraint import Constraint
+from unmask.core.constraint import Constraint, allowed
 from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.state import State, tail
@@ -65,10 +65,10 @@ def each_token(
             some = rows[hidden[rows].any(1)]
             if len(some):
                 masked = _masked(seen, hidden, block)
-                allowed = None
+                limits = None
                 if constraint is not None:
-                    allowed = constraint.allowed(masked.tokens[some], masked.writable[some], hidden[some])
-                found, cache = ask_cached(denoiser, masked, some, hidden[some], state.tokens[some], allowed)
+                    limits = allowed(constraint, masked.tokens[some], masked.writable[some], hidden[some])
+                found, cache = ask_cached(denoiser, masked, some, hidden[some], state.tokens[some], limits)
                 found = found if found.limited is None else found.limited
                 logs = logs.index_add(0, some, found.standing.double().where(hidden[some], 0.0))
                 asked = asked.index_add(0, some, torch.ones_like(some))

@@ -8,6 +8,7 @@ small operations of a step are compiled where the network is, and recordings ser
 Where a model keeps keys and values, these stay in fixed tensors too, and how much a step computes depends on whether a
 row has entered a block. There are recordings for each case, and between two steps the host reads which one is next.
 The same is done while equal canvases make half of the rows or more needless: particles in a sure order are often equal.
+Where a constraint reads canvases, a step is recorded in parts, with the host's work between them (`gpu.parted`).
 Where texts can be over before their canvas is full, the host waits every few steps, between two of them, to read them.
 """
 
@@ -24,8 +25,10 @@ import torch
 from torch import Tensor
 
 from unmask.core import beliefs, dice
+from unmask.core.constraint import Constraint
 from unmask.core.denoiser import Denoiser, FixedCache, traits
 from unmask.core.gpu import head as fused
+from unmask.core.gpu.parted import Device, Parts, Pauses
 from unmask.core.resampling import Resampled
 from unmask.core.sampler import planned_end, steady
 from unmask.core.state import State, change, put, take, tensors
@@ -53,7 +56,8 @@ PATIENCE = 8  # steps until equal canvases are looked for again; doubled wheneve
 def can_record(setup: Setup, state: State) -> bool:
     """True if a step can be captured as a CUDA graph and skipping unchanged rows would save nothing."""
     reads = setup.search.potential is not None and setup.search.potential.reads
-    reads = reads or setup.rules.constraint is not None  # it reads the canvas on the host
+    if setup.rules.constraint is not None and traits(setup.denoiser).fixed is not None:
+        return False  # what rows keep and what the host reads were not tried together
     return on_a_gpu(setup, state) and not reads and traits(setup.denoiser).recordable and steady(setup.sampler, state)
 
 
@@ -131,12 +135,50 @@ class Recorded:
             self.moment = fixed(moment, loop)
             copy(looped(after, loop.cache, loop.counts), loop)
 
+    def replay(self) -> None:
+        self.graph.replay()
+
     def play(self, step: int) -> Moment:
         """The next step. `entropy` and `resampled` are copied: a caller may keep them to the end of the walk."""
-        self.graph.replay()
+        self.replay()
         found, resampled = self.moment, self.moment.resampled
         resampled = None if resampled is None else change(resampled, Tensor.clone)
         return replace(found, step=step, entropy=found.entropy.clone(), resampled=resampled)
+
+
+class Paused(Recorded):
+    """A step as several graphs, between which the host works."""
+
+    def __init__(self, step: Callable[[Carry], tuple[Carry, Moment]], loop: Loop, pauses: Pauses) -> None:
+        device = Device()
+        with device.aside():
+            spare = None if loop.cache is None else loop.cache.clone()
+            after, _ = step(given(loop.carry, spare))
+            looped(after, spare, loop.counts)
+            del after, spare
+        self.parts = Parts(pauses, device)
+
+        def whole() -> None:
+            after, moment = step(given(loop.carry, loop.cache))
+            self.moment = fixed(moment, loop)
+            copy(looped(after, loop.cache, loop.counts), loop)
+
+        self.parts.record(whole)
+
+    def replay(self) -> None:
+        self.parts.play()
+
+
+class Unrecorded(Recorded):
+    """Stands in where recording failed: the step is taken anew each time."""
+
+    def __init__(self, step: Callable[[Carry], tuple[Carry, Moment]], loop: Loop) -> None:
+        self.step, self.loop = step, loop
+
+    def replay(self) -> None:
+        after, moment = self.step(given(self.loop.carry, self.loop.cache))
+        self.moment = fixed(moment, self.loop)
+        copy(looped(after, self.loop.cache, self.loop.counts), self.loop)
 
 
 class Signals:
@@ -342,6 +384,8 @@ def spread(moment: Moment, whole: Moment, rows: Tensor) -> Moment:
 
 def record(setup: Setup, loop: Loop) -> Recorded:
     """The step as a graph, compiled where the network is compiled and the rest of the step is not small beside it."""
+    if setup.rules.constraint is not None:
+        return paused(setup, loop, setup.rules.constraint)
     if traits(setup.denoiser).is_compiled and loop.carry.state.tokens.numel() < MANY:
         step = compiled_step()
         try:
@@ -352,6 +396,21 @@ def record(setup: Setup, loop: Loop) -> Recorded:
             first = str(error).strip().split("\n")[0][:200]
             warnings.warn(f"a step could not be compiled and runs uncompiled: {first}", stacklevel=2)
     return Recorded(lambda carry: advance(setup, carry), loop)
+
+
+def paused(setup: Setup, loop: Loop, constraint: Constraint) -> Recorded:
+    """The step as graphs between which the host reads canvases for a constraint."""
+    constraint.reserve(loop.carry.state.tokens.numel())
+    pauses = Pauses()
+    held = replace(setup, apart=pauses)
+    try:
+        return Paused(lambda carry: advance(held, carry), loop, pauses)
+    except (UnmaskError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a driver throws: recordings are not needed for a right answer
+        first = str(error).strip().split("\n")[0][:200]
+        warnings.warn(f"a step with a constraint could not be recorded: {first}", stacklevel=2)
+        return Unrecorded(lambda carry: advance(setup, carry), loop)
 
 
 class Apart:
@@ -402,7 +461,8 @@ def keep(parts: list[_Part]) -> None:
     free, total = torch.cuda.mem_get_info(denoiser.device) if denoiser.device.type == "cuda" else (1, 1)
     kept = traits(denoiser).recordings
     if kept is not None:
-        more = [_Kept(part.kind, _idle(part.loop), part.recordings) for part in parts if 2 * free >= total]
+        mine = [part for part in parts if part.setup.rules.constraint is None]  # of a constraint that nobody has again
+        more = [_Kept(part.kind, _idle(part.loop), part.recordings) for part in mine if 2 * free >= total]
         kept[:] = [*kept, *more][-KEPT:]
 
 

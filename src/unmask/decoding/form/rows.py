@@ -8,8 +8,9 @@ them as they were. The device sees a number for each position, and one table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from unmask.core.constraint import Allowed, Redraw
 from unmask.decoding.form import sets as of_states
 from unmask.decoding.form.sets import OPEN, Sets
-from unmask.decoding.form.table import Table
+from unmask.decoding.form.table import Pairs, Table
 from unmask.decoding.form.tokens import Tokens
 from unmask.decoding.form.work import too_large
 from unmask.errors import InputError, many
@@ -57,7 +58,7 @@ class Holes:
         self.sets = [Sets(one) for one in unique.values()]
         self.which = [order.index(id(one)) for one in self.automata]  # of each hole
         self._kinds = [np.append(one.kind, OPEN) for one in unique.values()]
-        self.table = Table(self.sets, self.device)
+        self._table = Table(self.sets, self.device)
 
     # --- what the loop asks ---
 
@@ -69,21 +70,31 @@ class Holes:
                 raise self._impossible(row, holes, len(tokens) > 1)
             self._bounded(read, holes)
 
-    def allowed(self, tokens: Tensor, writable: Tensor, where: Tensor, full: bool = True) -> Allowed:
+    def read(self, tokens: Tensor, writable: Tensor, where: Tensor) -> Callable[[], Tensor]:
         canvas, *flags = _host(tokens, writable, where)
         open_, asked = (one.astype(np.bool_) for one in flags)
+        return partial(self._rows_of, canvas, open_, asked)
+
+    def _rows_of(self, canvas: NDArray[np.int64], open_: NDArray[np.bool_], asked: NDArray[np.bool_]) -> Tensor:
         if sum(one.bytes for one in self.sets) > of_states.BYTES:  # nothing but these refers to their numbers
             self._rows = {}
-            self.table.clear()
+            self._table.clear()
             for sets in self.sets:
                 sets.clear()
-        pairs: list[list[NDArray[np.int64]]] = [[np.zeros((4, 0), dtype=np.int64)] for _ in self.sets]
+        pairs: list[list[Pairs]] = [[np.zeros((4, 0), dtype=np.int64)] for _ in self.sets]
         for number, read in enumerate(self._read(canvas, open_, np.asarray(asked.any(1)))):
             for begin, end, hole in self.spans(open_[number]) if asked[number].any() else ():
                 columns = np.flatnonzero(asked[number, begin:end]) + begin
                 rows = np.full(len(columns), number)
                 pairs[self.which[hole]].append(np.stack([rows, columns, read.left[columns], read.right[columns]]))
-        return self.table.allowed(canvas.shape, [np.concatenate(some, axis=1) for some in pairs], full)
+        return self._table.rows(canvas.shape, [np.concatenate(some, axis=1) for some in pairs])
+
+    @property
+    def table(self) -> tuple[Tensor, Tensor]:
+        return self._table.numbers
+
+    def reserve(self, positions: int) -> None:
+        self._table.reserve(positions)
 
     def settle(self, before: Tensor, after: Tensor, writable: Tensor, redraw: Redraw) -> Tensor:
         old, new, flags = _host(before, after, writable)
@@ -103,8 +114,8 @@ class Holes:
             for one in waiting:
                 where[one.row, one.column] = True
                 pairs[one.which].append((one.row, one.column, one.now, one.right[one.column]))
-            allowed = self.table.allowed(new.shape, [np.array(some, dtype=np.int64).reshape(-1, 4).T for some in pairs])
-            drawn = redraw(torch.from_numpy(where).to(after.device), allowed).cpu().numpy()
+            row = self._table.rows(new.shape, [np.array(some, dtype=np.int64).reshape(-1, 4).T for some in pairs])
+            drawn = redraw(torch.from_numpy(where).to(after.device), Allowed(row, *self.table)).cpu().numpy()
             for one in waiting:
                 one.write(int(drawn[one.row, one.column]))
         for one in repairs:
@@ -139,11 +150,11 @@ class Holes:
                 continue
             key = (holes.tobytes(), tokens.tobytes())
             if key not in self._rows:
-                self._rows[key] = self.read(tokens, holes)
+                self._rows[key] = self.row(tokens, holes)
             found.append(self._rows[key])
         return found
 
-    def read(self, tokens: NDArray[np.int64], open_: NDArray[np.bool_]) -> _Read:
+    def row(self, tokens: NDArray[np.int64], open_: NDArray[np.bool_]) -> _Read:
         """One row, from both sides."""
         left, right, fits = [0] * len(tokens), [0] * len(tokens), True
         for begin, end, hole in self.spans(open_):
@@ -222,7 +233,7 @@ class _Repair:
         self.tokens = self.tokens.copy()
         new = self.open_ & (self.tokens != self.before) & (self.tokens != self.holes.mask)
         loose = np.where(new, self.holes.mask, self.tokens)
-        self.right = self.holes.read(loose, self.open_).right  # whatever is new may still be anything
+        self.right = self.holes.row(loose, self.open_).right  # whatever is new may still be anything
         self.todo = [(begin, end, hole) for begin, end, hole in self.holes.spans(self.open_) if new[begin:end].any()]
         self.new, self.at = new, -1
 

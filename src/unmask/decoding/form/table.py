@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.core.constraint import Allowed
+from unmask.core.constraint import NOTHING
 from unmask.decoding.form import sets as of_states
 from unmask.decoding.form.sets import Sets
 
 LEAST = 64  # rows that there is always room for
-NOTHING = 0  # the row of positions that nobody asks about: no token is allowed
 Pairs = NDArray[np.int64]  # [4, N]: row and column of positions, and the numbers of their left and right sets
 
 
@@ -26,7 +25,7 @@ class Table:
         kind, self._columns = _together([one.tokens.kind for one in sets])
         self.kind = sent(kind.astype(np.int32), device)  # [V]: the column of each token
         self.width = len(self._columns[0])
-        self._rows: Tensor | None = None  # [M, C] bool, with room for more
+        self._rows = torch.zeros(LEAST, self.width, dtype=torch.bool, device=device)  # [M, C], with room for more
         self._most: int | None = None  # rows that there is room for, where none is made later
         self.clear()
 
@@ -37,50 +36,51 @@ class Table:
 
     def reserve(self, asked: int) -> None:
         """Room for all that one step may ask about; the table then keeps its place in memory."""
-        self._most = max(asked + 1, LEAST, min(8 * asked, of_states.BYTES // self.width))
-        self._make(self._most)
+        if self._most is None or self._most <= asked:
+            self._most = max(asked + 1, LEAST, min(8 * asked, of_states.BYTES // self.width))
+            self._make(max(self._most, self._used))
 
-    def allowed(self, shape: tuple[int, ...], pairs: Sequence[Pairs], full: bool = True) -> Allowed:
-        """The tokens of some positions of a canvas [B, L], whose pairs are given for each automaton."""
+    def rows(self, shape: tuple[int, ...], pairs: Sequence[Pairs]) -> Tensor:  # [B, L]
+        """The row of each of some positions of a canvas; their pairs are given for each automaton."""
         found = np.full(shape, NOTHING, dtype=np.int64)
         unique = [np.unique(some[2] << 32 | some[3], return_inverse=True) for some in pairs]
         most = self._most or max(LEAST, of_states.BYTES // self.width)
-        if self._used + sum(map(self._missing, range(len(pairs)), (keys for keys, _ in unique))) > most:
+        if self._used + sum(self._missing(which, keys) for which, (keys, _) in enumerate(unique)) > most:
             self.clear()
         new = []
         for which, (keys, inverse) in enumerate(unique):
             places = self._places[which]
-            fresh: list[int] = []
-            for key in keys.tolist():
-                if key not in places:
-                    places[key] = self._used + len(fresh)
-                    fresh.append(key)
+            fresh = [key for key in keys.tolist() if key not in places]
             if fresh:
+                places.update(zip(fresh, range(self._used, self._used + len(fresh)), strict=True))
                 self._used += len(fresh)
                 masks = self.sets[which].masks([key >> 32 for key in fresh], [key & 0xFFFFFFFF for key in fresh])
                 new.append(masks[:, self._columns[which]])
             numbers = np.array([places[key] for key in keys.tolist()], dtype=np.int64)
             found[pairs[which][0], pairs[which][1]] = numbers[inverse.ravel()]
-        return Allowed(sent(found, self.device), self._with(new), self.kind, full)
+        self._add(new)
+        return sent(found, self.device)
+
+    @property
+    def numbers(self) -> tuple[Tensor, Tensor]:  # [M, C], [V]
+        """The table, and the column of each token."""
+        return self._rows, self.kind
 
     def _missing(self, which: int, keys: NDArray[np.int64]) -> int:
         return sum(key not in self._places[which] for key in keys.tolist())
 
-    def _with(self, new: list[NDArray[np.bool_]]) -> Tensor:  # [M, C]
-        """The table with these rows, the last ones that are used."""
-        if self._rows is None or self._used > len(self._rows):
-            self._make(max(LEAST, 2 * self._used))
-        assert self._rows is not None
+    def _add(self, new: list[NDArray[np.bool_]]) -> None:
+        """Write the last rows that are used."""
+        if self._used > len(self._rows):
+            self._make(2 * self._used)
         if new:
             rows = np.concatenate(new)
             self._rows[self._used - len(rows) : self._used] = sent(rows, self.device)
-        return self._rows
 
     def _make(self, rows: int) -> None:
         """Room for so many rows; those that are there stay."""
         made = torch.zeros(rows, self.width, dtype=torch.bool, device=self.device)
-        if self._rows is not None:
-            made[: len(self._rows)] = self._rows[:rows]
+        made[: len(self._rows)] = self._rows
         self._rows = made
 
 
