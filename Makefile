@@ -67,9 +67,10 @@ notebooks: .venv/ready
 test-lmeval: .venv-lmeval/ready
 	.venv-lmeval/bin/python -m pytest tests/test_lmeval.py
 
-# Ray brings 280 MB, so it has an environment of its own, too. Workers are killed, frozen and lost; a minute or two.
+# Ray and Ray Serve bring 390 MB, so they have an environment of their own, too. Workers are killed, frozen and lost;
+# a minute or two.
 test-ray: .venv-ray/ready
-	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -n 2 --dist loadgroup tests/test_fleet.py tests/test_layers.py
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -n 2 --dist loadgroup tests/test_fleet.py tests/test_replicas.py tests/test_layers.py
 
 check: .venv/ready
 	$(BIN)/ruff format --check .
@@ -100,7 +101,7 @@ format: .venv/ready
 	test -x .venv-ray/bin/python || $(BIN)/python -m venv .venv-ray
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	    > "$$(.venv-ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
-	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,ray-serve]'
 	touch $@
 
 clean:

@@ -39,7 +39,7 @@ ONLY = {
     "transformers": "models/remote evaluate/judge",
     "huggingface_hub": "models/files",
     "lm_eval": "evaluate/lm_eval",
-    "ray": "evaluate/fleet",
+    "ray": "evaluate/fleet server/replicas",
     "tokenizers jinja2": "models train",
     "safetensors": "models train evaluate/judge",
 }
@@ -203,7 +203,7 @@ def test_models_read_no_file_until_one_is_loaded() -> None:
     assert loaded(f"import {', '.join(names)}", "tokenizers jinja2 safetensors huggingface_hub") == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name == "fleet"], ids=name_of)
+@pytest.mark.parametrize("path", [path for path in FILES if path.parent.name in ("fleet", "replicas")], ids=name_of)
 def test_ray_is_imported_inside_functions(path: Path) -> None:
     tree = parsed(path)
     inside = {n for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)}
@@ -213,5 +213,5 @@ def test_ray_is_imported_inside_functions(path: Path) -> None:
 
 def test_ray_is_loaded_by_a_fleet_that_begins_and_by_nothing_else() -> None:
     pytest.importorskip("ray")
-    names = [name_of(path) for path in FILES if path.parent.name in ("evaluate", "fleet", "cli")]
+    names = [name_of(path) for path in FILES if path.parent.name in ("evaluate", "fleet", "replicas", "cli")]
     assert loaded(f"import unmask, {', '.join(names)}", "ray") == []

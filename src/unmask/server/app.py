@@ -26,7 +26,7 @@ from unmask.server.active import ActiveRequest, EventStream, unless_disconnected
 from unmask.server.batcher import Batcher
 from unmask.server.catalog import catalog
 from unmask.server.limits import Refusal, refusal
-from unmask.server.metrics import Metrics
+from unmask.server.metrics import TEXT, Metrics
 from unmask.server.middleware import Middleware
 from unmask.server.pages import PAGES, ROUTES
 from unmask.server.puzzle import kind_of
@@ -137,6 +137,8 @@ async def healthz(request: Request) -> JSONResponse:
     status, message, still = "ok", "requests are accepted", state.batcher.stuck()
     if state.batcher.closing or not state.batcher.thread.is_alive():
         status, message = "stopping", STOPPING
+    elif state.batcher.broken:
+        status, message = "broken", f"{state.batcher.broken}: restart the server"
     elif still:
         status, message = "stuck", f"a step has taken {still:.0f} seconds: restart the server if it does not end"
     body = {"status": status, "message": message, "version": __version__, "models": list(state.config.models)}
@@ -150,7 +152,7 @@ STOPPING = "the server is stopping: it finishes the requests in progress and acc
 async def metrics(request: Request) -> PlainTextResponse:
     """Requests, choices, tokens, evaluations, batches, times, the queue and memory."""
     text = state_of(request).batcher.metrics.text()
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return PlainTextResponse(text, media_type=TEXT)
 
 
 @INNER.get("/v1/models", responses={200: {"model": replies.ModelsReply}}, summary="The models that are served")

@@ -132,6 +132,7 @@ class Batcher:
         self.moved_at = time.monotonic()  # when a step last began or ended
         self.closing = False
         self.ended = False
+        self.broken = ""  # why nothing can be decoded in this process any more
         metrics.waiting.set_function(lambda: len(self.waiting))
         metrics.running.set_function(lambda: len(self.running))
         self.thread = threading.Thread(target=self._run, name="unmask-batcher", daemon=True)
@@ -369,6 +370,8 @@ class Batcher:
             self.metrics.choices.labels(how=how).inc()
 
     def _log(self, error: BaseException) -> None:
+        if "CUDA error" in str(error):  # its context is gone
+            self.broken = "the GPU has failed"
         print("unmask: error: decoding failed", file=sys.stderr)
         traceback.print_exception(type(error), error, error.__traceback__)
 

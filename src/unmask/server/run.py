@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
 
@@ -18,17 +19,35 @@ from unmask.errors import InputError
 from unmask.server import connections
 from unmask.server.app import make_app
 from unmask.server.batcher import Batcher
+from unmask.server.limits import Limits
+from unmask.server.middleware import App
 from unmask.server.request import ServeConfig
 
 LAST = 0.4  # seconds for clients to read their last message, and for the last step
 
 
+class Work(Protocol):
+    """What is behind an application, as it is ended: the batcher of this process, or the replicas."""
+
+    def drain(self) -> None:
+        """Accept nothing new; what was accepted is still decoded."""
+        ...
+
+    def close(self) -> None:
+        """Answer all open requests with an error."""
+        ...
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the last step; True if it has ended."""
+        ...
+
+
 class Server(uvicorn.Server):
     """A server that lets requests in progress finish within the grace period, and answers the rest with an error."""
 
-    def __init__(self, config: uvicorn.Config, batcher: Batcher) -> None:
+    def __init__(self, config: uvicorn.Config, batcher: Work, grace: float) -> None:
         super().__init__(config)
-        self.batcher = batcher
+        self.batcher, self.grace = batcher, grace
         self.hurried = False  # after a second signal
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -45,9 +64,9 @@ class Server(uvicorn.Server):
         """
         self.batcher.drain()
         if self.server_state.tasks:
-            grace = f"within {self.batcher.limits.grace:g} s; Ctrl-C again stops at once"
+            grace = f"within {self.grace:g} s; Ctrl-C again stops at once"
             print(f"unmask: finishing requests in progress {grace}", file=sys.stderr, flush=True)
-        await self._answered(self.batcher.limits.grace, lambda: self.hurried)
+        await self._answered(self.grace, lambda: self.hurried)
         self.batcher.close()
         await self._answered(LAST, lambda: False)
         for connection in [*self.server_state.connections] if self.server_state.tasks else []:
@@ -103,15 +122,33 @@ def serve(
     on_ready: Callable[[str, Server], None] = lambda url, server: None,
 ) -> None:
     """Serve until a signal, or for `seconds`; `on_ready` is called with the URL once the socket is bound."""
+
+    def make(local: bool) -> tuple[App, Batcher]:
+        return make_app(config, token, local)
+
+    serve_app(make, config.limits, host, port, token=token, seconds=seconds, on_ready=on_ready)
+
+
+def serve_app(
+    make: Callable[[bool], tuple[App, Work]],
+    limits: Limits,
+    host: str,
+    port: int,
+    *,
+    token: str | None,
+    seconds: float | None,
+    on_ready: Callable[[str, Server], None],
+) -> None:
+    """Serve the application that `make` builds, which is told whether only this machine can reach it."""
     place = listen(host, port)
     with place:
         bound, taken = place.getsockname()[:2]
         warn_about(bound, token)
-        app, batcher = make_app(config, token, is_local(bound))
+        app, batcher = make(is_local(bound))
         most, at_once = connections.capacity()
         options = uvicorn.Config(
             app,
-            http=connections.bounded(config.limits.seconds, most),
+            http=connections.bounded(limits.seconds, most),
             backlog=at_once,
             log_level="warning",
             access_log=False,
@@ -120,7 +157,7 @@ def serve(
             timeout_graceful_shutdown=1,
             server_header=False,
         )
-        server = Server(options, batcher)
+        server = Server(options, batcher, limits.grace)
         url = f"http://{f'[{bound}]' if ':' in bound else bound}:{taken}"
         timer = None
         if seconds is not None:
