@@ -96,3 +96,32 @@ def test_recorded_logits(family) -> None:
     hidden, _ = model.look(state, torch.arange(len(tokens)).cuda())
     logits = torch.nn.functional.linear(hidden, model.head.weight, model.head.bias)
     assert (logits - record.get("aligned_logits", record["logits"])).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("rest", ["cpu", "cuda:0", "cuda:1"])
+@pytest.mark.parametrize("family", ["llada", "sdar", "sdar-moe", "fast-dllm-v2", "mdlm"])
+@pytest.mark.parametrize("changes", [{}, {"search": "smc", "particles": 3, "every": 2}, {"cache_block": 4}], ids=str)
+def test_layers_on_two_devices(rest, family, changes, tmp_path):
+    """Tokens are those of the CPU. On a machine with one GPU, it is both devices, or the CPU is the second one."""
+    if rest == "cuda:1" and torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    fabricate(family, tmp_path / family)
+    here = load(tmp_path / family, "cpu", torch.float64)
+    if "cache_block" in changes and here.attention is not None:
+        pytest.skip("its blocks are kept as they are")
+    layers = here.network.shape.layers
+    there = load(tmp_path / family, f"cuda:0=1,{rest}={layers - 1}", torch.float64)
+    assert [one.type for one in there.devices] == ["cuda", rest.partition(":")[0]]
+    length = 4 * (here.blocks or 3)
+    given = {**here.recipe, "length": length, "steps": None, "temperature": 1.0, "seed": 3, **changes}
+    recipe = Recipe(**given | ({"block_length": 4, "sampler": "semi-ar"} if "cache_block" in changes else {}))
+    prompts = [[5, 6, 7, 8, 9], [11, 12]]
+    for one, two in zip(*(decode_batch(model, prompts, recipe=recipe) for model in (here, there)), strict=True):
+        assert [p.tokens for p in one.particles] == [p.tokens for p in two.particles]
+        assert one.path_entropy == pytest.approx(two.path_entropy, abs=1e-7)
+
+
+def test_layers_by_free_memory():
+    assert load("text", "cuda:0,cpu").devices == (torch.device("cuda:0"),)  # the GPU has room for all of them
+    assert load("text", "cuda:0,cuda:0").devices == (torch.device("cuda:0"), torch.device("cuda:0"))
+    assert str(load("text", "auto").device) in ("cuda", "cuda:0")

@@ -68,7 +68,8 @@ def add_model(parser: ArgumentParser, default: str | None = None) -> None:
         about = f"a name of `unmask models`, a directory with a checkpoint, or a hub id [{default}]"
         parser.add_argument("--model", metavar="NAME", help=about)
     group = parser.add_argument_group("loading a model")
-    flag(group, "--device NAME", "cpu, a GPU like cuda or cuda:1, or auto: a GPU if there is one [cpu]", "cpu")
+    about = "cpu, a GPU like cuda or cuda:1, several for the layers of one model, or auto: a GPU if there is one [cpu]"
+    flag(group, "--device NAME[,NAME…]", about, "cpu")
     flag(group, "--dtype NAME", f"{', '.join(DTYPES)}; by default the checkpoint's own", kind=dtype_name)
     about = "int8 or int4: matrices of the layers in as few bits, which takes less memory; float: as they are [float]"
     group.add_argument("--weights", choices=WEIGHTS, help=about)

@@ -48,6 +48,7 @@ def header(
         "sha256": sha256(file),
         "limit": limit,
         **origin(on_device(model, device)),
+        **({"device": device} if "," in device else {}),  # the layers are on several
         "threads": torch.get_num_threads(),
         "batch": batch,
         "workers": None,

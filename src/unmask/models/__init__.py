@@ -12,7 +12,7 @@ import torch
 
 from unmask.core.denoiser import Denoiser, Head, Tokenizer
 from unmask.errors import InputError, ModelError, unknown
-from unmask.models.devices import as_dtype, on_device
+from unmask.models.devices import Devices, Given, as_dtype, on_device, on_devices
 from unmask.models.files.checkpoint import PICKLES, Progress, read_json
 from unmask.models.files.directory import FAMILIES, default_settings, family_of, from_directory
 from unmask.models.files.hub import MODEL, SETTINGS, TOKENIZER, download, is_hub_id, local, published
@@ -43,24 +43,29 @@ def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float3
 
 
 def sudoku(
-    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
+    device: Given | Devices = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
 ) -> Denoiser:
     """Sudoku of 9 × 9, any clues: 81 digits, trained on random grids."""
-    return from_directory(WEIGHTS / "sudoku", torch.device(device), dtype, name="sudoku", weights=weights)
+    return _bundled("sudoku", device, dtype, weights)
 
 
 def countdown(
-    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
+    device: Given | Devices = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
 ) -> Denoiser:
     """Countdown with 3 to 5 numbers: a problem and its equations in fixed columns, trained on random ones."""
-    return from_directory(WEIGHTS / "countdown", torch.device(device), dtype, name="countdown", weights=weights)
+    return _bundled("countdown", device, dtype, weights)
 
 
 def text(
-    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
+    device: Given | Devices = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
 ) -> Denoiser:
     """Short English stories and word problems with worked steps, up to 256 tokens."""
-    return from_directory(WEIGHTS / "text", torch.device(device), dtype, name="text", weights=weights)
+    return _bundled("text", device, dtype, weights)
+
+
+def _bundled(name: str, device: Given | Devices, dtype: torch.dtype, weights: str | None) -> Denoiser:
+    place = device if isinstance(device, Devices) else on_devices(name, device)
+    return from_directory(WEIGHTS / name, place, dtype, name=name, weights=weights)
 
 
 BUNDLED = ("sudoku", "countdown", "text")  # names of the models in WEIGHTS
@@ -75,7 +80,7 @@ MODELS: dict[str, Callable[..., Denoiser]] = {
 
 def load(
     name: str | os.PathLike[str],
-    device: str | torch.device = "cpu",
+    device: Given = "cpu",
     dtype: torch.dtype | str | None = None,
     *,
     mask_id: int | None = None,
@@ -90,9 +95,10 @@ def load(
 ) -> Denoiser:
     """The denoiser of this name: one of MODELS, a directory with config.json and safetensors, or a hub id.
 
-    `device` auto is a GPU if there is one. `dtype` None, or auto, is the model's own. `mask_id` is for checkpoints that
-    do not name their mask, `tokenizer` is for checkpoints without one: a directory or hub id that has it, or a fast
-    tokenizer of transformers or tokenizers.
+    `device` auto is a GPU if there is one. Several devices, as a list or with commas, take a part of the layers
+    each, in order and by their free memory, or as many as `cuda:0=20,cuda:1=12` says. `dtype` None, or auto, is the
+    model's own. `mask_id` is for checkpoints that do not name their mask, `tokenizer` is for checkpoints without one: a
+    directory or hub id that has it, or a fast tokenizer of transformers or tokenizers.
     `trust_remote_code` runs code of the checkpoint through transformers, for layouts that unmask does not know; `shift`
     then means that output i belongs to token i + 1. `blocks` is the length of the blocks of attention, where a model
     was trained with another one than its config names, or its config names none. `weights` int8 or int4 keeps the
@@ -100,7 +106,7 @@ def load(
     of PEFT, which is merged. `progress` is called with the bytes read so far and in all.
     """
     name = _name(name)
-    place, kind = on_device(name, device), as_dtype(dtype)
+    place, kind = on_devices(name, device), as_dtype(dtype)
     if shift and not trust_remote_code:
         raise InputError("shift has no effect", "only trust_remote_code needs it: known layouts say it themselves")
     if name in MODELS:
@@ -117,6 +123,8 @@ def load(
         given = {} if weights is None else {"weights": weights}
         if given and name not in BUNDLED:
             raise InputError(f"weights has no effect on the model {name}", "leave it out")
+        if name not in BUNDLED:
+            place = _one(name, place)
         return MODELS[name](place, **given) if kind is None else MODELS[name](place, kind, **given)
     if trust_remote_code and tokenizer is not None:
         raise InputError("tokenizer has no effect with trust_remote_code", "transformers loads the checkpoint's own")
@@ -129,7 +137,7 @@ def load(
     if trust_remote_code:
         from unmask.models.remote import from_remote_code  # transformers is optional
 
-        return from_remote_code(name, place, kind, mask_id=mask_id, revision=revision, shift=shift)
+        return from_remote_code(name, _one(name, place), kind, mask_id=mask_id, revision=revision, shift=shift)
     directory = _directory(name, revision)
     words_from: Path | FileTokenizer | None = None
     if isinstance(tokenizer, str | os.PathLike):
@@ -150,6 +158,13 @@ def load(
         adapter=_adapter(adapter),
         progress=progress,
     )
+
+
+def _one(name: str, device: torch.device | Devices) -> torch.device:
+    """The device of a model whose layers are not divided."""
+    if isinstance(device, Devices) and not device.few:
+        raise ModelError(f"{name} is loaded on one device, not on {device}", "give one")
+    return device.first if isinstance(device, Devices) else device
 
 
 def default_recipe(name: str | os.PathLike[str], revision: str | None = None) -> Mapping[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from unmask.core.gpu import attention
 from unmask.models.elementwise import Added, Norm, added_norm, gated, split_heads
 from unmask.models.experts import ExpertMLP, Experts
 from unmask.models.packed import Packed, Packing, pack_modules
+from unmask.models.seams import carried
 
 FREQUENCIES = 128  # of the time embedding, as in DiT and MDLM
 ROTARY, LEARNED = ("rotary", "both"), ("learned", "both")  # kinds of positions
@@ -79,11 +81,10 @@ class Past:
     def columns(self) -> int:
         return self.layers[0][0].shape[2]
 
-    def mask(self, rows: int) -> Tensor:  # [R, C] bool
+    def mask(self, rows: int, device: torch.device) -> Tensor:  # [R, C] bool
         """Who sees what."""
-        keys = self.layers[0][0]
-        found = torch.ones(rows, self.columns, dtype=torch.bool, device=keys.device)
-        column = torch.arange(self.columns, device=keys.device)
+        found = torch.ones(rows, self.columns, dtype=torch.bool, device=device)
+        column = torch.arange(self.columns, device=device)
         if self.count is not None:
             found = found & (column < self.count[:, None])
         if self.low is not None:
@@ -223,7 +224,7 @@ def _whole(q: Tensor, seen: Tensor | None, past: tuple[Past, ...]) -> Tensor:  #
     """What each column sees of the past parts and of the new one, side by side."""
     rows, width = len(q), q.shape[2]
     seen = torch.ones(1, 1, width, width, dtype=torch.bool, device=q.device) if seen is None else seen
-    parts = [one.mask(rows)[:, None, None].expand(rows, 1, width, -1) for one in past]
+    parts = [one.mask(rows, q.device)[:, None, None].expand(rows, 1, width, -1) for one in past]
     return torch.cat([*parts, seen.expand(rows, 1, width, width)], 3)
 
 
@@ -239,7 +240,7 @@ def _beside(q: Tensor, k: Tensor, v: Tensor, sites: _Sites, layer: int) -> Tenso
             keys, values = one.layers[layer]
             parts.append((keys[pick, :, :count], values[pick, :, :count]))
             whole = one.seen is None and one.low is None and one.gap is None
-            masks.append(None if whole else one.mask(len(q))[rows, None, None, :count])
+            masks.append(None if whole else one.mask(len(q), q.device)[rows, None, None, :count])
         out[rows] = _mixed(q[rows], parts, masks)
     return out
 
@@ -300,6 +301,7 @@ class Network(nn.Module):
                 [nn.Linear(2 * FREQUENCIES, shape.condition), nn.Linear(shape.condition, shape.condition)]
             )
             self.modulate = nn.Linear(shape.condition, 2 * shape.width)
+        self.seams: dict[int, torch.device] = {}  # the layers from which on another device has the weights
         if not shape.tied:
             self.head = nn.Linear(shape.width, shape.vocabulary, bias=shape.head_bias)
 
@@ -321,9 +323,13 @@ class Network(nn.Module):
         used: list[Pair] = []
         added: Added | None = None
         for layer, block in enumerate(self.blocks):
+            if layer in self.seams:
+                x, added, sites, condition = carried((x, added, sites, condition), self.seams[layer])
             x, added, k, v = block(x, added, sites, condition, layer, keep)
             if keep:
                 used.append((k.contiguous(), v.contiguous()))  # not a view that keeps the queries too
+        if self.seams:
+            x, added, condition = carried((x, added, condition), self.embed.weight.device)
         last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)
         return added_norm(x, added, self.norm, last)[1], used
 
@@ -369,8 +375,10 @@ class Network(nn.Module):
             itself = torch.eye(attend.shape[1], dtype=torch.bool, device=attend.device)
             real = attend[:, None, None, :]
             seen = (real if seen is None else real & seen) | itself
-        grouped = bool(past) and not self.like.is_cuda and self.like.dtype in (torch.float32, torch.float64)
-        spans = [one.spans(rows) for one in past] if _as_they_lie(past, seen) else []
+        here = self.like.device.type
+        grouped = bool(past) and here != "cuda" and self.like.dtype in (torch.float32, torch.float64)
+        alike = all(one.type == here for one in self.seams.values())
+        spans = [one.spans(rows) for one in past] if alike and _as_they_lie(past, seen) else []
         return _Sites(cos, sin, seen, past, _alike(past, rows) if grouped else [], spans)
 
     def _condition(self, sigma: Tensor | None, x: Tensor) -> Tensor:  # [R, C], or [1, C] where time is left out
@@ -395,15 +403,31 @@ def parameter_shapes(shape: Shape) -> Mapping[str, torch.Size]:
 
 
 def empty(
-    shape: Shape, device: str | torch.device, dtype: torch.dtype, packing: Mapping[str, Packing] | None = None
+    shape: Shape,
+    device: str | torch.device,
+    dtype: torch.dtype,
+    packing: Mapping[str, Packing] | None = None,
+    seams: Mapping[int, torch.device] = MappingProxyType({}),
 ) -> Network:
-    """A Network of unwritten weights, some of them packed; nothing is drawn from the global generator."""
+    """A Network of unwritten weights, some of them packed; nothing is drawn from the global generator.
+
+    At each of the `seams` the layers of another device begin; the rest is on the first one.
+    """
     with torch.device("meta"):
         network = Network(shape)
         pack_modules(network, packing or {})
-    for module in network.modules():
+    network.seams = dict(seams)
+    inside = set(network.blocks.modules())
+    _unwritten([one for one in network.modules() if one not in inside], device, dtype)
+    for layer, block in enumerate(network.blocks):
+        device = seams.get(layer, device)
+        _unwritten(block.modules(), device, dtype)
+    return network.eval()
+
+
+def _unwritten(modules: Iterable[nn.Module], device: str | torch.device, dtype: torch.dtype) -> None:
+    for module in modules:
         for name, parameter in list(module.named_parameters(recurse=False)):  # `to_empty` would import sympy
             kind = parameter.dtype if isinstance(module, Packed) else dtype
             values = torch.empty(parameter.shape, dtype=kind, device=device)
             setattr(module, name, nn.Parameter(values, requires_grad=False))
-    return network.eval()

@@ -62,11 +62,18 @@ class Transformer:
             id(one): nn.Parameter(one.to(device=place[0]) if id(one) in packed else one.to(*place), requires_grad=False)
             for one in self.network.parameters()
         }
-        return replace(self, network=copy.deepcopy(self.network, tensors), compiled=None)
+        network = copy.deepcopy(self.network, tensors)
+        network.seams = network.seams if place[0] is None else {}
+        return replace(self, network=network, compiled=None)
 
     @property
     def timed(self) -> bool:
         return self.noise is not None
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """All that have layers of it, in order; the first one has the rest, too."""
+        return (self.device, *self.network.seams.values())
 
     @property
     def bytes(self) -> int:
@@ -138,7 +145,7 @@ class Transformer:
 
     @property
     def recordable(self) -> bool:
-        return True
+        return not self.network.seams  # a CUDA graph is of one device
 
     @property
     def is_compiled(self) -> bool:
@@ -163,6 +170,8 @@ def compiled(denoiser: Denoiser) -> Denoiser:
     def change(inner: Denoiser) -> Denoiser:
         if not isinstance(inner, Transformer):
             raise SettingError(f"{inner.name} has no network of ours to compile", "leave compile out")
+        if inner.network.seams:
+            raise SettingError(f"{inner.name} is on several devices, and is compiled for one", "leave compile out")
         if not can_compile(inner.device):
             raise SettingError("there is no C++ compiler, which a CPU needs", "leave compile out")
         return replace(inner, compiled=torch.compile(inner.network, dynamic=False))

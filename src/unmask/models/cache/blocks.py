@@ -89,7 +89,7 @@ class BlockCache(Keeps):
 
     @property
     def recordable(self) -> bool:
-        return self.part is None
+        return self.part is None and self.inner.recordable
 
     @property
     def recordings(self) -> list[Any]:
@@ -183,8 +183,7 @@ class BlockCache(Keeps):
         rows, block = window.rows[which], window.block[which]
         inside = window.ranks[which] - block[:, None] * size
         at = inside.where(inside >= 0, size)
-        new = tuple((keys[which], values[which]) for keys, values in found.layers)
-        layers = written(() if old is None else old.layers, batch, rows, at, new, size)
+        layers = written(() if old is None else old.layers, batch, rows, at, taken(found.layers, which), size)
         number = torch.full_like(kept.end, -1) if old is None else old.number
         states = hidden.new_zeros(batch, size + 1, hidden.shape[2])
         if old is not None:

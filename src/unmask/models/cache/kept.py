@@ -12,6 +12,7 @@ from torch import Tensor
 from unmask.core.gpu import attention
 from unmask.core.state import State
 from unmask.models.network import Pair, Past
+from unmask.models.seams import carried
 from unmask.models.transformer import Transformer
 from unmask.models.wrap import Wrapped
 
@@ -62,7 +63,9 @@ def groups(widths: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def taken(layers: Layers, rows: Tensor) -> Layers:
-    return tuple((keys[rows], values[rows]) for keys, values in layers)
+    """Layers of these rows; each stays on its device."""
+    there = {device: rows.to(device) for device in {keys.device for keys, _ in layers}}
+    return tuple((keys[there[keys.device]], values[there[keys.device]]) for keys, values in layers)
 
 
 def everyone(rows: Tensor, count: int) -> bool:
@@ -73,13 +76,16 @@ def everyone(rows: Tensor, count: int) -> bool:
 def written(old: Layers, batch: int, rows: Tensor, at: Tensor, new: Layers, length: int) -> Layers:
     """Layers [batch, H, length, d] with the new entries of rows at `at` [R, W]; those at `length` are dropped."""
     row, place = (at < length).nonzero(as_tuple=True)
+    here = (rows[row], at[row, place], row, place)
+    there = {device: carried(here, device) for device in {keys.device for keys, _ in new}}
 
     def renewed(layer: int, part: int) -> Tensor:
         fresh = new[layer][part]
+        to_row, to_place, row, place = there[fresh.device]
         whole = fresh.new_zeros(batch, fresh.shape[1], length, fresh.shape[3])
         if old:
             whole[:, :, : old[layer][part].shape[2]] = old[layer][part]
-        whole[rows[row], :, at[row, place]] = fresh[row, :, place]
+        whole[to_row, :, to_place] = fresh[row, :, place]
         return whole
 
     return tuple((renewed(layer, 0), renewed(layer, 1)) for layer in range(len(new)))

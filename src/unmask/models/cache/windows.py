@@ -54,7 +54,7 @@ class WindowCache(Keeps):
 
     @property
     def recordable(self) -> bool:
-        return True
+        return self.inner.recordable
 
     @property
     def recordings(self) -> list[Any]:

@@ -13,6 +13,7 @@ import torch
 from unmask.core.denoiser import Tokenizer
 from unmask.core.state import Vocab
 from unmask.errors import ModelError
+from unmask.models.devices import Devices
 from unmask.models.families.a2d import A2D
 from unmask.models.families.blueprint import Blueprint, Config, Family
 from unmask.models.families.diffcoder import STABLE_DIFFCODER
@@ -40,7 +41,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (*FULL_ATTENTIO
 
 def from_directory(
     directory: Path,
-    device: torch.device,
+    device: torch.device | Devices,
     dtype: torch.dtype | None = None,
     *,
     name: str | None = None,

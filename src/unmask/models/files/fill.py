@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unmask.errors import InputError, ModelError
 from unmask.models import memory
+from unmask.models.devices import Devices, placed, seams
 from unmask.models.families.blueprint import Blueprint, Slot
 from unmask.models.files import bits
 from unmask.models.files.adapter import Adapter, add
@@ -26,7 +27,7 @@ MAPPED = 1 << 28  # bytes of a file that are read before it is opened anew: unti
 def fill(
     plan: Blueprint,
     tensors: Tensors,
-    device: torch.device,
+    device: torch.device | Devices,
     dtype: torch.dtype,
     progress: Progress | None = None,
     weights: str | None = None,
@@ -45,10 +46,14 @@ def fill(
         if given is not None and weights != "float":
             raise InputError(f"no adapter can be merged into {given.how.bits} bits", "give weights float, too")
     packing = _packing(plan, weights, given)
-    memory.check_room("the model", plan.shape, device, dtype, packing)
+    if isinstance(device, Devices):
+        borders, home = seams(device, placed("the model", plan.shape, device, dtype, packing)), device.first
+    else:
+        borders, home = {}, device
+        memory.check_room("the model", plan.shape, device, dtype, packing)
     _check_copies(plan, tensors)
     scales = {name: bits.finite(name, read(tensors, scale)) for name, scale in plan.scales.items()}
-    network, exact = empty(plan.shape, device, dtype, packing), torch.promote_types(dtype, torch.float32)
+    network, exact = empty(plan.shape, home, dtype, packing, borders), torch.promote_types(dtype, torch.float32)
     places: dict[str, Tensor | Packed] = {**dict(network.named_parameters()), **packed_of(network)}
     done, total = 0, sum(map(tensors.bytes, plan.slots))
     for path, names in _portions(plan.slots, tensors):
