@@ -122,7 +122,7 @@ def _most(plan: Plan) -> int:
 
 
 def _device(plan: Plan) -> str:
-    return "cuda" if plan.gpus else "cpu"
+    return "cpu" if not plan.gpus else "auto" if plan.gpus > 1 else "cuda"  # of several, layers may be on each
 
 
 def _token(given: str | None) -> str | None:
