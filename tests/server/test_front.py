@@ -15,10 +15,12 @@ from openai import InternalServerError
 from serving import ASK, Running, Slow, begin, hang_up, post
 
 from unmask import Recipe, decode, load
+from unmask.errors import InputError
 from unmask.server.app import make_app
 from unmask.server.limits import Limits
 from unmask.server.metrics import Metrics
 from unmask.server.middleware import Middleware
+from unmask.server.replicas import Plan, to_replicas
 from unmask.server.replicas.front import Front, together
 from unmask.server.replicas.replica import answered
 from unmask.server.request import ServeConfig
@@ -230,6 +232,20 @@ def test_without_a_replica_health_is_an_error_soon(usual: tuple[Running, Here], 
     finally:
         replicas.gone = False
     assert status == 503 and "no replica answers" in text
+
+
+def test_a_plan_of_replicas() -> None:
+    assert to_replicas("4") == to_replicas("4-4") == 4 and to_replicas("2-8") == (2, 8)
+    for wrong in ("0", "8-2", "many", "", "2-"):
+        with pytest.raises(InputError, match="give a number from 1 on, or a range like 2-8"):
+            to_replicas(wrong)
+    limits = Limits(queue=10, batch=32, seconds=60.0)
+    some = Plan((2, 8), 0.5, 3).options(limits)
+    assert some["autoscaling_config"] == {"min_replicas": 2, "max_replicas": 8, "target_ongoing_requests": 8}
+    assert some["max_ongoing_requests"] > limits.queue  # so that 429 is the replica's word
+    assert some["graceful_shutdown_timeout_s"] > limits.seconds and "num_replicas" not in some
+    fixed = Plan(4, 1, 1).options(limits)
+    assert fixed["num_replicas"] == 4 and fixed["ray_actor_options"] == {"num_cpus": 1, "num_gpus": 1}
 
 
 def test_stopping_finishes_what_has_begun_and_refuses_what_is_new(wait: Callable[[Callable[[], bool]], None]) -> None:

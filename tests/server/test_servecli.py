@@ -89,6 +89,11 @@ def asked(url: str, path: str) -> tuple[int, Any]:
         ("--seconds nan", "--seconds is nan: it must be more than 0"),
         ("--seconds -1", "--seconds is -1: it must be more than 0"),
         ("--length 9999", "--length is 9,999: the models that are served allow 6 positions"),
+        ("--replicas 2", "--replicas has no effect without --ray: add --ray"),
+        ("--ray --replicas 0", "replicas is '0': give a number from 1 on"),
+        ("--ray --device cuda:1", "--device has no effect with --ray: --gpus says where replicas run"),
+        ("--ray --cpus 0", "cpus is 0, gpus is None: give at least 1 CPU"),
+        ("--ray --port 99999999", "the port is 99999999: it must be from 0 to 65535"),
     ],
 )
 def test_failures_are_one_line(words: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,6 +101,13 @@ def test_failures_are_one_line(words: str, expected: str, capsys: pytest.Capture
     assert main(["serve", *model, *words.replace("''", "").split(" ")]) == 2
     err = capsys.readouterr().err
     assert re.fullmatch(r"unmask: error: [^\n]+\n", err) and expected in err
+
+
+def test_replicas_need_ray(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["serve", "--model", "table", "--ray", "--port", "0"]) == 2
+    expected = "unmask: error: replicas need Ray Serve: pip install 'unmask[ray-serve]'\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_help_says_what_holds_here(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def on_device(name: str, device: Given) -> torch.device:
     except (RuntimeError, TypeError, ValueError):
         raise ModelError(
             f"cannot load {name} on {device}",
-            "give cpu, a GPU like cuda or cuda:1, several of them with commas, or auto",
+            "give cpu, a GPU like cuda or cuda:1, or auto",
         ) from None
     try:
         torch.empty(0, device=place)

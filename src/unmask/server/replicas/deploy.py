@@ -20,10 +20,10 @@ from unmask.errors import InputError, UnmaskError, first_line
 from unmask.server.limits import Limits
 from unmask.server.metrics import Metrics
 from unmask.server.middleware import App, Middleware
-from unmask.server.replicas.front import Front, Message, Messages
+from unmask.server.replicas.front import SLACK, Front, Message, Messages
 from unmask.server.replicas.replica import SILENCE, Replica
 from unmask.server.request import ServeConfig
-from unmask.server.run import Server, serve_app
+from unmask.server.run import Server, listen, serve_app
 
 NAME = "replica"  # of the deployment
 BUSY = 4  # a replica is added where each has more than 1 / BUSY of a batch to answer, as choices of one
@@ -43,7 +43,7 @@ class Plan:
             "name": NAME,
             "ray_actor_options": {"num_cpus": self.cpus, "num_gpus": self.gpus},
             "max_ongoing_requests": 4 * limits.queue,  # a replica has a queue of its own, and refuses what is too much
-            "graceful_shutdown_timeout_s": limits.grace + 2,
+            "graceful_shutdown_timeout_s": limits.seconds + SLACK,  # of one that is not needed any more
             "graceful_shutdown_wait_loop_s": 0.1,
             "health_check_period_s": 5.0,
             "health_check_timeout_s": 30.0,
@@ -118,6 +118,7 @@ def serve_replicas(
 
     `connect` returns the module `ray`, connected to the cluster where they are.
     """
+    listen(host, port).close()  # before the long work
     with _deployed(connect, build, limits, plan, token is not None) as replicas:
 
         def make(local: bool) -> tuple[App, Front]:
