@@ -39,6 +39,7 @@ HOW: dict[str, tuple[str, dict[str, Any]]] = {  # a family and a recipe
     "experts": ("sdar-moe", {}),
     "parts of a block": ("fast-dllm-v2", {}),
     "another first layer": ("llada2", {}),
+    "packed": ("llada", {"sampler": "confidence"}),
 }
 PROMPTS = [[5, 6, 7, 8, 9], [11, 12]]
 
@@ -47,7 +48,7 @@ def loaded(how: str, folder: Path, device: str = "cpu") -> tuple[Any, Recipe]:
     family, given = HOW[how]
     if not folder.exists():
         fabricate(family, folder)
-    model = load(folder, device)
+    model = load(folder, device, weights="int8" if how == "packed" else None)
     length = 4 * (model.blocks or 3)
     return model, Recipe(**{**model.recipe, "length": length, "steps": None, "temperature": 1.0, "seed": 3, **given})
 
@@ -137,7 +138,9 @@ def test_layers_are_placed_by_free_memory() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"it needs \d.* GiB on cuda:1, and 3.6 can be used: add a device, or take weights"):
+    with pytest.raises(
+        ModelError, match=r"it needs \d.* GiB on cuda:1, and 3.6 can be used: add a device, or take weights"
+    ):
         counts(EIGHT, Devices((ONE, TWO)), 8, 4)
     with pytest.raises(ModelError, match="it has 32: name all of them"):
         counts(EIGHT, Devices((ONE, TWO), (20, 10)), 80, 80)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,7 @@ def random(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float3
     return random_transformer(device, dtype)
 
 
-def sudoku(
-    device: Given | Devices = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
-) -> Denoiser:
+def sudoku(device: Given | Devices = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None) -> Denoiser:
     """Sudoku of 9 × 9, any clues: 81 digits, trained on random grids."""
     return _bundled("sudoku", device, dtype, weights)
 
@@ -56,9 +54,7 @@ def countdown(
     return _bundled("countdown", device, dtype, weights)
 
 
-def text(
-    device: Given | Devices = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None
-) -> Denoiser:
+def text(device: Given | Devices = "cpu", dtype: torch.dtype = torch.float32, weights: str | None = None) -> Denoiser:
     """Short English stories and word problems with worked steps, up to 256 tokens."""
     return _bundled("text", device, dtype, weights)
 
@@ -80,7 +76,7 @@ MODELS: dict[str, Callable[..., Denoiser]] = {
 
 def load(
     name: str | os.PathLike[str],
-    device: Given = "cpu",
+    device: str | torch.device | Sequence[str | torch.device] = "cpu",
     dtype: torch.dtype | str | None = None,
     *,
     mask_id: int | None = None,

@@ -329,7 +329,7 @@ class Network(nn.Module):
             if keep:
                 used.append((k.contiguous(), v.contiguous()))  # not a view that keeps the queries too
         if self.seams:
-            x, added, condition = carried((x, added, condition), self.embed.weight.device)
+            x, added, condition = carried((x, added, condition), self.like.device)
         last = None if condition is None else self.modulate(condition)[:, None].chunk(2, 2)
         return added_norm(x, added, self.norm, last)[1], used
 
