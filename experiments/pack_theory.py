@@ -3,7 +3,7 @@
     python experiments/pack_theory.py OUT results
 
 writes rows/NAME.jsonl.xz for every part: a line with its recipe, model, data, machine, date and commit, then its rows,
-with five digits of each number; and figures/NAME.svg. The stories are not kept: their seed gives them again.
+with four digits of each number; and figures/NAME.svg. The stories are not kept: their seed gives them again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def read(path: Path) -> list[Row]:
 
 
 def short(value: Any) -> Any:
-    """Floats with five digits, at any depth."""
+    """Floats with four digits, at any depth."""
     if isinstance(value, dict):
         return {name: short(one) for name, one in value.items()}
     if isinstance(value, list):
         return [short(one) for one in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

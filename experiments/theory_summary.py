@@ -35,9 +35,7 @@ def main() -> None:
     parser.add_argument("--data-entropy", type=float)
     parser.add_argument("--picture", type=Path, help="an SVG")
     args = parser.parse_args()
-    content = args.rows.read_bytes()
-    packed = args.rows.suffix == ".xz"
-    rows = [json.loads(line) for line in (lzma.decompress(content) if packed else content).splitlines()]
+    rows = read(args.rows)
     head: Row = {"model": args.model, "recipe": {"steps": args.steps}, "data_entropy": args.data_entropy}
     if "kind" not in rows[0]:
         head = rows.pop(0)
@@ -47,6 +45,11 @@ def main() -> None:
     if args.picture is not None:
         draw(found, width, None, args.picture)
     print(json.dumps(summary(found, width, None, head["data_entropy"]), indent=1))
+
+
+def read(path: Path) -> list[Row]:
+    content = path.read_bytes()
+    return [json.loads(line) for line in (lzma.decompress(content) if path.suffix == ".xz" else content).splitlines()]
 
 
 def study(rows: list[Row], steps: int) -> Study:
