@@ -3,7 +3,7 @@
     python tests/kills.py --kills 30
 
 pytest collects nothing here; `make attack` runs it. Prints a line for each command: kills, whether all of its rows are
-there once, and whether they are those of the run without a kill.
+there once, and whether they are those of the run without a kill; of a training, the logged losses.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from test_judge import tiny
 from unmask.evaluate.rows import timeless
+from unmask.train.log import LOG, read_log
 
 SMALL = '{"width": 32, "layers": 1, "inner": 32}'
 COMMANDS = {
@@ -34,23 +35,19 @@ COMMANDS = {
 
 
 def rows(folder: Path) -> dict[str, dict[int, Any]]:
-    """The rows of all files of a run by their numbers; a number twice is an error."""
+    """The rows of all files of a run by their numbers; a number twice is an error. Of a training, the logged losses."""
+    if (folder / LOG).exists():
+        events = [event for event in read_log(folder) if "loss" in event]
+        assert len({event["step"] for event in events}) == len(events), "a step is logged twice"
+        return {LOG: {event["step"]: event["loss"] for event in events}}
     found: dict[str, dict[int, Any]] = {}
     for path in sorted(folder.rglob("*.jsonl")):
         kept = found.setdefault(str(path.relative_to(folder)), {})
         for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-            key = line.get("number", line.get("step") if "loss" in line else None)
-            if key is None:
-                continue
-            assert key not in kept, f"{path.name}: {key} twice"
-            kept[key] = timeless(line)
+            if "number" in line:
+                assert line["number"] not in kept, f"{path.name}: {line['number']} twice"
+                kept[line["number"]] = timeless(line)
     return found
-
-
-def same(name: str, one: dict[str, dict[int, Any]], other: dict[str, dict[int, Any]]) -> bool:
-    if name == "train":  # the log has a line for every tenth step; its numbers of time differ
-        return [sorted(lines) for lines in one.values()] == [sorted(lines) for lines in other.values()]
-    return one == other
 
 
 def run(command: list[str], folder: Path, seconds: float | None) -> bool:
@@ -85,7 +82,7 @@ def killed(name: str, folder: Path, kills: int, dice: Random) -> tuple[int, int,
         while not run(line(out.name), folder, dice.uniform(0.2, 1.0) * took):
             done += 1
         runs += 1
-        equal = equal and same(name, whole, rows(out))
+        equal = equal and rows(out) == whole
         shutil.rmtree(out)
     return done, runs, equal
 
