@@ -11,7 +11,7 @@ import torch
 
 from unmask import Recipe, load
 from unmask.cli import main
-from unmask.core.resampling import reopen, resample
+from unmask.core.resampling import copied, reopen, resample, standing_of
 from unmask.core.state import State, Vocab, begin
 from unmask.decoding.decode import Result, decode, decode_batch
 from unmask.errors import InputError, SettingError
@@ -35,7 +35,8 @@ def state_of(entropy: list[float], **changes: Any) -> State:
 
 
 def once(search: Search, state: State):
-    return resample(search, state, 3, torch.ones(search.particles, dtype=torch.bool), torch.tensor([True]), 8)
+    table = standing_of(search, state, torch.ones(search.particles, dtype=torch.bool), 8)
+    return resample(search, table, 3, torch.tensor([True]))
 
 
 def never(**settings: Any) -> Search:
@@ -126,10 +127,11 @@ def test_a_copy_reopens_what_was_unlikely() -> None:
     state = canvases("abcdefgh", "abcdefgh", "abcdefgh").replace(
         token_logp=torch.tensor([[-900.0, 0, 0, -900, 0, 0, 0, 0, 0, 0]] * 3).double()
     )
-    after = reopen(smc(3, reopen=0.25), state, 4, torch.tensor([0, 0, 2]), torch.ones(3, dtype=torch.bool))
+    copies = copied(torch.tensor([0, 0, 2]), 3)
+    after = reopen(smc(3, reopen=0.25), state, 4, copies, torch.ones(3, dtype=torch.bool))
     assert after.masked.sum(1).tolist() == [2, 4, 2]
     assert after.masked[1, :8].nonzero()[:, 0].tolist() == [0, 3] and float(after.log_prob[1]) == 0
-    last = reopen(smc(3, reopen=0.25), state, 4, torch.tensor([0, 0, 2]), torch.zeros(3, dtype=torch.bool))
+    last = reopen(smc(3, reopen=0.25), state, 4, copies, torch.zeros(3, dtype=torch.bool))
     assert last.tokens.equal(state.tokens)
 
 
@@ -138,7 +140,7 @@ def test_one_of_an_ancestors_rows_keeps_what_it_has() -> None:
     open_ = torch.ones(2, 10, dtype=torch.bool)
     state = begin(torch.full((2, 10), 2), open_, open_, torch.arange(2), Vocab(2), 4, 10)
     state = state.replace(tokens=torch.tensor([10] * 8 + [2] * 2).repeat(8, 1))
-    after = reopen(smc(4, reopen=0.25), state, 4, ancestors, torch.ones(8, dtype=torch.bool))
+    after = reopen(smc(4, reopen=0.25), state, 4, copied(ancestors, 4), torch.ones(8, dtype=torch.bool))
     assert (after.masked.sum(1) - 2).tolist() == [0, 0, 2, 2, 0, 2, 0, 0]
 
 
@@ -146,7 +148,7 @@ def test_a_whole_share_is_not_rounded_down() -> None:
     tokens, open_ = torch.full((1, 300), 2), torch.ones(1, 300, dtype=torch.bool)
     state = begin(tokens, open_, open_, torch.arange(1), Vocab(2), 2, 300)
     state = state.replace(tokens=torch.full((2, 300), 10))
-    after = reopen(smc(2, reopen=0.21), state, 4, torch.tensor([0, 0]), torch.ones(2, dtype=torch.bool))
+    after = reopen(smc(2, reopen=0.21), state, 4, torch.tensor([False, True]), torch.ones(2, dtype=torch.bool))
     assert after.masked.sum(1).tolist() == [0, 63]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unmask import Recipe
 from unmask.core.denoiser import Head
-from unmask.core.resampling import Resampled, Search, resample, solve_strength
+from unmask.core.resampling import Resampled, Search, resample, solve_strength, standing_of
 from unmask.core.state import State, Vocab, begin
 from unmask.core.step import Rules
 from unmask.core.walk import walk
@@ -49,7 +49,7 @@ def step(search: Search, state: State, live: Tensor | None = None, due: Tensor |
     prompts, k = len(state.tokens) // search.particles, search.particles
     live = torch.ones(prompts * k, dtype=torch.bool) if live is None else live.flatten()
     due = torch.ones(prompts, dtype=torch.bool) if due is None else due
-    return resample(search, state, 3, live, due, WIDTH)
+    return resample(search, standing_of(search, state, live, WIDTH), 3, due)
 
 
 def weights(search: Search, entropy: Tensor) -> Tensor:  # [P, K]

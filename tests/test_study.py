@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from unmask import SEARCHES, Recipe, load
+from unmask.core.resampling import standing_of
 from unmask.core.state import State, Vocab, begin
 from unmask.decoding.decode import decode, decode_batch
 from unmask.search import Resampled, Search, smc
@@ -70,7 +71,7 @@ def state_of(entropy: list[float], written: int = 0) -> State:
 
 def once(search: Search, state: State) -> Resampled:
     everyone = torch.ones(search.particles, dtype=torch.bool)
-    return search.resample(search, state, 3, everyone, torch.tensor([True]), 8)
+    return search.resample(search, standing_of(search, state, everyone, 8), 3, torch.tensor([True]))
 
 
 def test_all_entropies_of_a_path_are_counted_once() -> None:
@@ -84,7 +85,7 @@ def test_all_entropies_of_a_path_are_counted_once() -> None:
 
 def test_nothing_is_resampled_outside_of_the_window() -> None:
     some = state_of([1.0, 9.0, 9.0, 9.0], written=4)
-    assert decided(some).tolist() == pytest.approx([0.4])
+    assert decided(some.masked.sum(1), some.open, some.particles).tolist() == pytest.approx([0.4])
     for limits, moves in (((0.0, 1.0), True), ((0.5, 1.0), False), ((0.0, 0.3), False), ((0.4, 1.0), True)):
         done = once(replace(smc(K, 1, strength=1e6), resample=window(*limits)), some)
         assert (done.ancestors.tolist() == [0] * K) is moves

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from unmask.core.entropy import bits
-from unmask.core.resampling import Potential, Resampled, Search, resample
+from unmask.core.resampling import Potential, Resampled, Search, Standing, resample
 from unmask.core.state import State
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import takes
@@ -54,10 +54,10 @@ CELLS = {
 # --- searches that only the study has ---------------------------------------------------------------------------------
 
 
-def decided(state: State) -> Tensor:  # [P] float64
+def decided(masked: Tensor, open: Tensor, particles: int) -> Tensor:  # [B], [B] -> [P] float64
     """The share of its open positions that a prompt's particles have decided, on average."""
-    left = state.masked.sum(1).double() / state.open.clamp(min=1)
-    return 1 - left.view(-1, state.particles).mean(1)
+    left = masked.double() / open.clamp(min=1)
+    return 1 - left.view(-1, particles).mean(1)
 
 
 def path(state: State, width: int) -> Tensor:
@@ -74,15 +74,16 @@ def both(state: State, width: int) -> Tensor:
 
 def tempered(state: State, width: int) -> Tensor:
     """The printed score, times the squared share of decided positions."""
-    return gibbs(state, width) * (decided(state) ** 2).repeat_interleave(state.particles)
+    share = decided(state.masked.sum(1), state.open, state.particles)
+    return gibbs(state, width) * (share**2).repeat_interleave(state.particles)
 
 
 def window(after: float, until: float) -> Callable[..., Resampled]:
     """Resample only while the share of decided positions is within these limits."""
 
-    def within(search: Search, state: State, step: Any, live: Tensor, due: Tensor, width: int) -> Resampled:
-        share = decided(state)
-        return resample(search, state, step, live, due & (share >= after) & (share <= until), width)
+    def within(search: Search, standing: Standing, step: Any, due: Tensor) -> Resampled:
+        share = decided(standing.left, standing.open, standing.particles)
+        return resample(search, standing, step, due & (share >= after) & (share <= until))
 
     return within
 
@@ -90,9 +91,9 @@ def window(after: float, until: float) -> Callable[..., Resampled]:
 def islands(many: int) -> Callable[..., Resampled]:
     """Resample groups of particles separately. The evidence is the mean of their logarithms: no estimate of Z."""
 
-    def apart(search: Search, state: State, step: Any, live: Tensor, due: Tensor, width: int) -> Resampled:
-        groups = state.replace(particles=state.particles // many)
-        found = resample(search, groups, step, live, due.repeat_interleave(many), width)
+    def apart(search: Search, standing: Standing, step: Any, due: Tensor) -> Resampled:
+        groups = replace(standing, particles=standing.particles // many)
+        found = resample(search, groups, step, due.repeat_interleave(many))
         means = {name: getattr(found, name).view(-1, many).mean(1) for name in ("log_evidence", "ess", "strength")}
         return replace(found, **means)
 

@@ -26,7 +26,7 @@ import torch
 from oracle import ALARM, SIGMAS, z_score
 from torch import Tensor
 
-from unmask.core.resampling import Resampled, Search, resample
+from unmask.core.resampling import Resampled, Search, resample, standing_of
 from unmask.core.state import State, Vocab, begin
 from unmask.search import POTENTIALS, SCHEMES
 
@@ -114,7 +114,8 @@ def resampled(scheme: str, weights: Tensor, live: Tensor, step: int = 3, seed: i
     state: State = begin(tokens, everywhere, everywhere, torch.arange(RUNS) + seed, Vocab(2), k, 10)
     state = state.replace(entropy=(-weights.log() * math.log(2)).repeat(RUNS))
     search = Search(k, 1, strength=1.0, potential=POTENTIALS["plain"], scheme=SCHEMES[scheme])
-    return resample(search, state, step, live.repeat(RUNS), torch.ones(RUNS, dtype=torch.bool), 2)
+    table = standing_of(search, state, live.repeat(RUNS), 2)
+    return resample(search, table, step, torch.ones(RUNS, dtype=torch.bool))
 
 
 def ancestors(scheme: str, weights: Tensor, live: Tensor) -> Tensor:  # [RUNS, K] particle numbers

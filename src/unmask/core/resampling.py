@@ -1,4 +1,4 @@
-"""Search, and state × weights -> ancestors: which particles are copied over which.
+"""Search, and a table of numbers × weights -> ancestors: which particles are copied over which.
 
 The law that resampling by weight samples, at fixed strength: with Q the sampler's law over paths z_0 … z_N and the
 evaluations at n = every, 2·every, … < N, the Feynman–Kac model is Q(z_0 … z_N) ∏_n G(z_n), its constant
@@ -89,18 +89,40 @@ class Resampled:
     strength: Tensor  # [P] float64: the strength that was used
 
 
-def resample(search: Search, state: State, step: Step, live: Tensor, due: Tensor, width: int) -> Resampled:
-    """Weights from the `live` [B] rows of the prompts that are `due` [P] -> ancestors.
+@dataclass(frozen=True)
+class Standing:
+    """Numbers of every row of some prompts, `prompt * particles + particle`: all that resampling goes by."""
+
+    live: Tensor  # [B] bool: rows that have something left to decide
+    left: Tensor  # [B] int64: masked positions
+    open: Tensor  # [B] int64: those that were masked at the start
+    entropy: Tensor  # [B] float64: the last state entropy, nats
+    score: Tensor  # [B] float64: the potential's score now
+    last: Tensor  # [B] float64: what it was when it was last asked
+    log_weight: Tensor  # [B] float64: accumulated since the last resampling
+    key: Tensor  # [B] int64
+    slot: Tensor  # [B] int64
+    particles: int
+
+
+def standing_of(search: Search, state: State, live: Tensor, width: int) -> Standing:
+    """The table of a state; its potential may read all of it, for all particles of a prompt are there."""
+    score = torch.zeros_like(state.score) if search.potential is None else search.potential.score(state, width)
+    numbers = (state.entropy, score, state.score, state.log_weight, state.key, state.slot)
+    return Standing(live, state.masked.sum(1), state.open, *numbers, state.particles)
+
+
+def resample(search: Search, standing: Standing, step: Step, due: Tensor) -> Resampled:
+    """Weights from the live rows of the prompts that are `due` [P] -> ancestors.
 
     A row that is not live is neither replaced nor copied; a prompt with fewer than two live rows is left alone.
     """
-    k = state.particles
-    taking = live.view(-1, k) & due[:, None]
+    k, score = standing.particles, standing.score
+    taking = standing.live.view(-1, k) & due[:, None]
     taking = taking & (taking.sum(1, keepdim=True) > 1)
-    score = torch.zeros_like(state.score) if search.potential is None else search.potential.score(state, width)
-    gain = score - state.score if search.potential is not None and search.potential.since else score
+    gain = score - standing.last if search.potential is not None and search.potential.since else score
     reward = gain.view(-1, k).where(taking, 0.0)
-    before = state.log_weight.view(-1, k)
+    before = standing.log_weight.view(-1, k)
     strength = torch.full_like(reward[:, 0], search.strength)
     if search.target is not None:
         strength = solve_strength(reward, before, taking, search.target)
@@ -111,13 +133,13 @@ def resample(search: Search, state: State, step: Step, live: Tensor, due: Tensor
     if search.below is not None:
         now = now & (ess < search.below * taking.sum(1).double())
 
-    own = torch.arange(k, device=live.device).expand_as(taking)
-    source = torch.where(taking & now[:, None], _ancestors(search, state, step, taking, weights), own)
-    rows = (torch.arange(len(source), device=live.device)[:, None] * k + source).view(-1)
+    own = torch.arange(k, device=due.device).expand_as(taking)
+    source = torch.where(taking & now[:, None], _ancestors(search, standing, step, taking, weights), own)
+    rows = (torch.arange(len(source), device=due.device)[:, None] * k + source).view(-1)
     old = before.where(taking, -torch.inf)
     growth = torch.where(taking.any(1), after.logsumexp(1) - old.logsumexp(1), 0.0)
     weight = torch.where(taking & now[:, None], 0.0, after.where(taking, before))
-    known = torch.where(taking.view(-1), score, state.score)
+    known = torch.where(taking.view(-1), score, standing.last)
     nothing = torch.where(taking.any(1) & (search.scheme is not None), 0.0, torch.nan)
     return Resampled(rows, weight.view(-1), known[rows], growth, ess + nothing, strength + nothing)
 
@@ -139,7 +161,7 @@ class Search:
     until: float = 0.0  # independent paths come in waves until the chooser's cost of the best is under this; 0: all
     most: int | None = None  # paths in all those waves, at most; None: `particles`
     escalate: str | None = None  # further samplers with their settings, for prompts of which no path is under `until`
-    resample: Callable[[Search, State, Step, Tensor, Tensor, int], Resampled] = resample
+    resample: Callable[[Search, Standing, Step, Tensor], Resampled] = resample
 
     def looks(self, sampler: Sampler) -> bool:
         """Whether a second look at the answers comes before the choice; never with one path and no stop."""
@@ -156,14 +178,17 @@ class Search:
         return self.scheme is not None or self.beams is not None
 
 
-def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Tensor) -> State:  # [B], [B] bool
+def copied(ancestors: Tensor, particles: int) -> Tensor:  # [B] -> [B] bool
+    """The copies: of the rows that take an ancestor's contents all but the first."""
+    whose = ancestors.view(-1, particles)
+    return (whose[:, :, None] == whose[:, None]).tril(-1).any(2).view(-1)
+
+
+def reopen(search: Search, state: State, step: Step, copies: Tensor, more: Tensor) -> State:  # [B] bool, [B] bool
     """Copies in which there are `more` steps to come mask a share of their decided positions again.
 
-    The first row that takes an ancestor's contents keeps them as they are; the others are the copies.
     Positions are drawn without replacement, each by the inverse of its token's probability when it was written.
     """
-    whose = ancestors.view(-1, state.particles)
-    copies = (whose[:, :, None] == whose[:, None]).tril(-1).any(2).view(-1)
     written = state.writable & ~state.masked & (copies & more)[:, None]
     order = state.gumbel(step, Purpose.REOPEN) - state.token_logp
     many = (search.reopen * written.sum(1).double() + 1e-9).long()  # a share that is whole up to rounding is whole
@@ -173,7 +198,7 @@ def reopen(search: Search, state: State, step: Step, ancestors: Tensor, more: Te
     return state.replace(tokens=tokens, token_logp=logp, token_weight=weight)
 
 
-def _ancestors(search: Search, state: State, step: Step, taking: Tensor, weights: Tensor) -> Tensor:  # [P, K]
+def _ancestors(search: Search, state: Standing, step: Step, taking: Tensor, weights: Tensor) -> Tensor:  # [P, K]
     """For each particle of a prompt the one whose contents it takes."""
     k, total = taking.shape[1], taking.sum(1)
     if search.scheme is not None:

@@ -21,7 +21,7 @@ from unmask.core.denoiser import Denoiser
 from unmask.core.dice import Purpose
 from unmask.core.entropy import state_entropy
 from unmask.core.limits import Apart, Drawing, Limit, at_once, takes_best
-from unmask.core.resampling import Resampled, Search, reopen
+from unmask.core.resampling import Resampled, Search, Standing, copied, reopen, standing_of
 from unmask.core.sampler import Sampler, StepInput, Written, front
 from unmask.core.state import State, Step, change, one_of, remember, tail, take
 from unmask.errors import ModelError, ProgressError, SettingError, UnmaskError
@@ -60,6 +60,7 @@ class Setup:
     weigh: Callable[..., Beliefs] = weigh
     draw: Callable[..., Drawn] = draw
     apart: Apart = at_once  # how a step does what only the host can do
+    first: int = 0  # rows of the prompt before these, where they are a slice of its particles
 
     @property
     def limit(self) -> Limit | None:
@@ -174,6 +175,31 @@ class Moment:
     hidden: Tensor | None = None  # [B, L, D]: from which they were computed, if the setup keeps it
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What the first half of a step found out, row by row."""
+
+    state: State  # with the times and state entropies of the step
+    known: Known
+    beliefs: Beliefs
+    tally: Tally
+    live: Tensor  # [B] bool: rows with a state entropy
+    entropy: Tensor  # [B] float64: state entropy before resampling, nats; NaN without masks
+    ahead: Tensor  # [B] float64: the same, up to an EOS
+    allowed: Allowed | None
+    faults: Faults
+
+    def resampled(self, found: Resampled) -> Seen:
+        """The same after every row has taken the contents of its ancestor."""
+        rows = found.ancestors
+        state = self.state.resample(rows).replace(log_weight=found.log_weight, score=found.score)
+        known = take(self.known, rows)
+        beliefs = take(self.beliefs, rows) if known.beliefs is None else known.beliefs
+        allowed = None if self.allowed is None else replace(self.allowed, row=self.allowed.row[rows])
+        live, ahead = self.live[rows], self.ahead[rows]
+        return replace(self, state=state, known=known, beliefs=beliefs, live=live, ahead=ahead, allowed=allowed)
+
+
 def first_carry(setup: Setup, state: State, ends: bool = False) -> Carry:
     """Before the first step nothing is known and nothing is spent. `ends`: somebody asks which texts are over."""
     none = torch.zeros_like(state.slot)
@@ -184,10 +210,24 @@ def first_carry(setup: Setup, state: State, ends: bool = False) -> Carry:
     return Carry(state, known, tally, active, setup.intervals(state), 0, first_block(state, active), over=over)
 
 
-def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
-    """One step."""
+def advance(setup: Setup, carry: Carry, copies: Tensor | None = None) -> tuple[Carry, Moment]:
+    """One step: its two halves, and between them a resampling where one is due.
+
+    `copies` [B] bool are the rows that were made copies of others before this step, where that was done elsewhere.
+    """
+    seen, due, resampled = see(setup, carry), _due(setup, carry), None
+    if due is not None:
+        resampled = setup.search.resample(setup.search, standing(setup, seen), carry.step, due)
+        seen = seen.resampled(resampled)
+        if setup.search.reopen > 0:
+            copies = copied(resampled.ancestors, carry.state.particles)
+    return move(setup, carry, seen, resampled, copies)
+
+
+def see(setup: Setup, carry: Carry) -> Seen:
+    """The first half of a step: look, and weigh the state of every row."""
     sampler, rules, active, step = setup.sampler, setup.rules, carry.active, carry.step
-    faults = Faults(setup.denoiser.name, carry.state.particles, step, carry.fault)
+    faults = Faults(setup.denoiser.name, carry.state.particles, step, carry.fault, setup.first)
     state = carry.state.replace(time=sampler.time(carry.state, step).where(active, carry.state.time))
     counted = _counted(state, sampler, step, rules) & active[:, None]
     want = (sampler.want(state, step) & active[:, None]) | counted
@@ -203,35 +243,37 @@ def advance(setup: Setup, carry: Carry) -> tuple[Carry, Moment]:
     ahead = state.entropy
     if state.vocab.eos and not rules.skip_tail:
         ahead = state_entropy(measured.entropy, counted & ~tail(state))
+    return Seen(state, known, beliefs, tally, counted.any(1), entropy, ahead, allowed, faults)
 
-    resampled, due = None, _due(setup, carry)
-    if due is not None:
-        width = setup.denoiser.head.width
-        resampled = setup.search.resample(setup.search, state, step, counted.any(1), due, width)
-        rows = resampled.ancestors
-        state = state.resample(rows).replace(log_weight=resampled.log_weight, score=resampled.score)
-        known, counted, ahead = take(known, rows), counted[rows], ahead[rows]
-        beliefs = take(beliefs, rows) if known.beliefs is None else known.beliefs
-        allowed = None if allowed is None else replace(allowed, row=allowed.row[rows])
 
-    after = _act(setup, state, known, beliefs, active, step, faults, allowed)
-    if resampled is not None and setup.search.reopen > 0:
-        after = reopen(setup.search, after, step, resampled.ancestors, ~sampler.done(after, step + 1))
+def standing(setup: Setup, seen: Seen) -> Standing:
+    """The table between the halves: what resampling goes by."""
+    return standing_of(setup.search, seen.state, seen.live, setup.denoiser.head.width)
+
+
+def move(
+    setup: Setup, carry: Carry, seen: Seen, resampled: Resampled | None = None, copies: Tensor | None = None
+) -> tuple[Carry, Moment]:
+    """The second half of a step: draw, act, mask some of what `copies` [B] bool have written, remember."""
+    sampler, active, step, state = setup.sampler, carry.active, carry.step, seen.state
+    after = _act(setup, state, seen.known, seen.beliefs, active, step, seen.faults, seen.allowed)
+    if copies is not None and setup.search.reopen > 0:
+        after = reopen(setup.search, after, step, copies, ~sampler.done(after, step + 1))
     changed = (after.tokens != state.tokens).any(1) | setup.denoiser.timed
     if state.blocks is not None:
         after = after.replace(front=front(sampler, after))
         changed = changed | (_block(after) != _block(state))  # another block is computed
-    after = remember(state, after, ahead, active & counted.any(1))
-    tally = replace(tally, steps=tally.steps + active)
+    after = remember(state, after, seen.ahead, active & seen.live)
+    tally = replace(seen.tally, steps=seen.tally.steps + active)
 
-    number, hidden = step if isinstance(step, int) else -1, known.hidden if setup.keeps_hidden else None
-    beliefs = replace(setup.measured(beliefs), pieces=None, limited=None, fitting=None)
-    moment = Moment(number, after, state.tokens, active, entropy, resampled, beliefs, tally, hidden)
-    known = known.after(changed) if setup.skips_rows else Known(known.stale | changed)
+    number, hidden = step if isinstance(step, int) else -1, seen.known.hidden if setup.keeps_hidden else None
+    beliefs = replace(setup.measured(seen.beliefs), pieces=None, limited=None, fitting=None)
+    moment = Moment(number, after, state.tokens, active, seen.entropy, resampled, beliefs, tally, hidden)
+    known = seen.known.after(changed) if setup.skips_rows else Known(seen.known.stale | changed)
     block = first_block(state, active) if setup.meets(state) else carry.block
     active = setup.active(after, step + 1)
     active = active if carry.over is None else active & ~carry.over
-    return Carry(after, known, tally, active, carry.every, step + 1, block, faults.code, carry.over), moment
+    return Carry(after, known, tally, active, carry.every, step + 1, block, seen.faults.code, carry.over), moment
 
 
 def finish(state: State) -> None:
@@ -499,6 +541,7 @@ class Faults:
     particles: int
     step: Step
     code: Tensor | None = None  # [] int64: the first fault, 0 for none; None: it is raised at once
+    first: int = 0  # rows of the prompt before these
 
     def note(self, kind: str, rows: Tensor) -> None:  # rows [B] bool
         """These rows have a fault, if any."""
@@ -520,8 +563,9 @@ class Faults:
             raise self.error(KINDS[kind], row)
 
     def error(self, kind: str, row: int) -> UnmaskError:
+        row, particles = row + self.first, self.particles + self.first
         if kind in ("empty", "broken"):
-            where = f"row {row} (prompt {row // self.particles}, particle {row % self.particles})"
+            where = f"row {row} (prompt {row // particles}, particle {row % particles})"
             what = "all -inf" if kind == "empty" else "NaN or +inf"
             return ModelError(
                 f"step {self.step}, {where}: {self.model} gave logits that are {what}",
