@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unmask.core.state import State, begin, padded
-from unmask.decoding import decode as decoding
+from unmask.decoding import parts
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.errors import SettingError
@@ -46,7 +46,7 @@ def rows(model: Transformer, texts: list[str], length: int) -> State:
 @pytest.mark.parametrize("name", RECIPES)
 def test_same_with_and_without_the_cache(model: Transformer, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = decode_batch(model, PROMPTS, recipe=RECIPES[name], seeds=[1, 2, 3])
-    monkeypatch.setattr(decoding, "block_cached", lambda denoiser, part: denoiser)
+    monkeypatch.setattr(parts, "block_cached", lambda denoiser, part: denoiser)
     fresh = decode_batch(model, PROMPTS, recipe=RECIPES[name], seeds=[1, 2, 3])
     for one, other in zip(kept, fresh, strict=True):
         assert one.tokens == other.tokens

@@ -17,6 +17,7 @@ from unmask import SAMPLERS, SEARCHES, Recipe, Result, decode_batch
 from unmask.core.state import begin, numbers, padded
 from unmask.core.walk import walk
 from unmask.decoding import decode as decoding
+from unmask.decoding import parts
 from unmask.decoding.settings import takes
 from unmask.errors import SettingError
 from unmask.models.cache import KeptBlocks
@@ -98,7 +99,7 @@ def test_cached_is_uncached(place: int, search: str, monkeypatch: pytest.MonkeyP
     for name, denoiser in models().items() if search == "smc" else [("float64", models()["float64"])]:
         with_cache = together(place, search) if name == "float64" else decoded(denoiser, one)
         with monkeypatch.context() as patch:
-            patch.setattr(decoding, "block_cached", lambda inner, part: inner)
+            patch.setattr(parts, "block_cached", lambda inner, part: inner)
             without = decoded(denoiser, one)
         same(with_cache, without, 1e-4 if name == "float32" else 1e-9)
 
@@ -190,7 +191,7 @@ def test_the_prompt_is_kept_once() -> None:
             return hidden, cache
 
     one = Recipe("sdar", "smc", threshold=0.1, temperature=1.0, particles=8, length=16, block_length=4, scope="block")
-    wrapped = decoding._parts(denoiser, one)[0]
+    wrapped = parts.parts(denoiser, one)[0]
     rows = decoding.layout(denoiser, [[*range(30), 3]], None, one)
     state, sampler, search = decoding.prepare(denoiser, rows, [0], one)[1:4]
     for _ in walk(Watched(wrapped), state, sampler, search):

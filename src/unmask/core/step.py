@@ -404,6 +404,17 @@ def _look(
     return state.replace(cache=cache), known, tally
 
 
+def recall(setup: Setup, state: State, rows: Tensor, tally: Tally) -> tuple[State, Known, Tally]:  # rows [B] bool
+    """Run the network once more on canvases that were counted when it saw them: evaluations stay as they are."""
+    known = Known(torch.ones_like(rows))
+    if not bool(rows.any()):
+        return state, known, tally
+    first = first_equal(state, Known(~rows), torch.zeros_like(rows)[:, None], setup.skips_rows)
+    state, known, spent = _look(setup, state, known, rows[:, None], first, tally)
+    known = known if first is None else take(known, first)
+    return state, replace(known, stale=known.stale | ~rows), replace(spent, evaluations=tally.evaluations)
+
+
 def _rows(setup: Setup, first: Tensor | None, need: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
     """The rows that are computed, as numbers [R] and as flags [B]."""
     if setup.skips_rows:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import operator
 import os
 import sys
@@ -16,24 +14,23 @@ from typing import Any
 
 import torch
 
-from unmask.core.denoiser import Denoiser, traits
-from unmask.core.resampling import Search
-from unmask.core.sampler import Sampler
-from unmask.core.state import State
-from unmask.core.step import Rules
-from unmask.decoding import background
+from unmask.core.denoiser import Denoiser
 from unmask.decoding import trace as traces
 from unmask.decoding.defaults import canonical, resolve
+from unmask.decoding.elsewhere import Crew, Elsewhere
 from unmask.decoding.ends import Stops, stop_strings, texts_over
 from unmask.decoding.finish import Reading, finished
 from unmask.decoding.form import Form, Schema
 from unmask.decoding.form import form as form_of
+from unmask.decoding.parts import calibrated_for as calibrated_for
+from unmask.decoding.parts import check as check
+from unmask.decoding.parts import check_calibrated, parts
+from unmask.decoding.parts import prepare as prepare
 from unmask.decoding.prompt import (
     HOLE,
     MARKER,
     Canvas,
     Text,
-    check_rows,
     encode,
     fitting_length,
     from_canvas,
@@ -44,13 +41,10 @@ from unmask.decoding.recipe import Recipe
 from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
 from unmask.decoding.rewards import Reward, as_number, rewarding
+from unmask.decoding.slices import sliced
 from unmask.decoding.trace import OnEvent
 from unmask.decoding.waves import Attempt, Events, Verify, most_paths, rounds, stages
 from unmask.errors import AlikeWarning, InputError, SettingError, many
-from unmask.models.cache import block_cached, cached
-from unmask.models.transformer import attention_blocks, block_causal
-from unmask.models.wrap import Guided
-from unmask.samplers import with_background
 from unmask.search import POTENTIALS
 
 Answer = Callable[[str], Hashable | None]
@@ -58,7 +52,7 @@ OnResults = Callable[[int, int, list[Result]], None]  # done, in all, the new on
 
 
 def decode(
-    model: Denoiser,
+    model: Denoiser | Crew,
     prompt: Text | None = None,
     *,
     canvas: Text | None = None,
@@ -74,6 +68,7 @@ def decode(
     choices: Sequence[str] | Sequence[Sequence[str] | None] | None = None,
     schema: Schema | Sequence[Schema | None] | None = None,
     form: Form | None = None,
+    slice_size: int | None = None,
     watch: OnEvent | None = None,
     **settings: Any,
 ) -> Result:
@@ -92,6 +87,9 @@ def decode(
     The whole text matches the regular expression `matches`, is one of `choices`, or is JSON of a `schema`; of a canvas
     each hole, or each its own if a list is given. `form` is such a constraint, made before. `watch` is the former name
     of `on_event`.
+
+    Instead of a model there may be a Fleet, whose workers decode the particles in slices of `slice_size` (by default
+    32). With a model and a `slice_size` they are decoded in this process, slice after slice.
     """
     on_event = _renamed(on_event, watch)
     _check_one(prompt, canvas, settings)
@@ -117,13 +115,14 @@ def decode(
         choices=choices,
         schema=schema,
         form=form,
+        slice_size=slice_size,
         **settings,
     )[0]
 
 
 @torch.no_grad()
 def decode_batch(
-    model: Denoiser,
+    model: Denoiser | Crew,
     prompts: Sequence[Text] | None = None,
     *,
     canvases: Sequence[Text] | None = None,
@@ -143,6 +142,7 @@ def decode_batch(
     choices: Sequence[str] | Sequence[Sequence[str] | None] | None = None,
     schema: Schema | Sequence[Schema | None] | None = None,
     form: Form | None = None,
+    slice_size: int | None = None,
     watch: OnEvent | None = None,
     **settings: Any,
 ) -> list[Result]:
@@ -157,6 +157,7 @@ def decode_batch(
     on_event = _renamed(on_event, watch)
     if isinstance(model, str | os.PathLike):
         raise InputError(f"the model is a name, {os.fspath(model)!r}", f"give load({os.fspath(model)!r})")
+    model = sliced(model, slice_size)
     stops = stop_strings(stop)
     if stops and canvases is not None:
         raise InputError("stop has no effect on a canvas", "its holes say where the text ends")
@@ -172,9 +173,11 @@ def decode_batch(
         raise InputError(f"{many(len(asked), 'function')} for {many(len(rows), 'prompt')}", "give one answer each")
     rows, asked = [row for row in rows for _ in range(n)], [one for one in asked for _ in range(n)]
     keys = _keys(recipe, seeds, len(rows))
-    size = batch_size or max(1, len(rows))
+    size = batch_size or (1 if isinstance(model, Elsewhere) else max(1, len(rows)))
     if trace is not None and size < len(rows):
         raise InputError("a trace holds one batch", "leave batch_size or trace out")
+    if isinstance(model, Elsewhere):
+        _check_slices(recipe, verify, trace or on_event, logprobs, size)
     used = [_fitted(recipe, row) if at_most else recipe for row in rows]
     if in_waves(recipe, verify):
         attempts = [Attempt(*one, verify) for one in zip(range(len(rows)), rows, used, keys, strict=True)]
@@ -191,6 +194,18 @@ def decode_batch(
         if on_results is not None:
             on_results(len(found), len(rows), new)
     return _told(found)
+
+
+def _check_slices(recipe: Recipe, verify: object, events: object, logprobs: object, size: int) -> None:
+    """Refuse what the slices of a prompt's particles cannot do."""
+    if in_waves(recipe) or verify is not None:
+        what = f"{'until' if verify is None else 'verify'} decodes one or two paths at first, and then asks for more"
+        raise InputError(what, "leave it out, or decode without slices")
+    if events is not None or logprobs is not None:
+        name = "events and a trace have" if logprobs is None else "logprobs has"
+        raise InputError(f"{name} what happens in each step, which slices do not send", "leave it out")
+    if size != 1:
+        raise InputError(f"batch_size is {size}, a prompt in slices is decoded by itself", "leave batch_size out")
 
 
 def _told(found: list[Result]) -> list[Result]:
@@ -238,7 +253,7 @@ def _in_waves(
     most = most_paths(recipe)
     for stage in stages(recipe):
         check(model, [one.canvas for one in attempts], stage.replace(calibrated=None), reading.form)
-    _check_calibrated(model, recipe)
+    check_calibrated(model, recipe)
     with traces.recording(model, trace, on_event) as record:
         events = None
         if record:
@@ -266,13 +281,14 @@ def run_wave(
     """The next wave of attempts that all have the same width: their paths, costs and figures grow."""
     began, each = time.perf_counter(), some[0].width
     rows, keys = [one.canvas for one in some], [one.key for one in some]
-    denoiser, sampler, search, rules = _parts(model, stages(recipe)[some[0].stage], whole=recipe, form=reading.form)
+    stage = stages(recipe)[some[0].stage]
+    denoiser, _, sampler, search, rules = parts(model, stage, whole=recipe, form=reading.form)
     first = torch.tensor([one.first for one in some], device=denoiser.device).repeat_interleave(each)
     state = start(denoiser, rows, keys, sampler, each)
     state = state.replace(slot=state.slot + first, origin=state.origin + first)
     read, known = replace(reading, rows=rows), [one.looks for one in some for _ in range(each)]
-    parts = (denoiser, state, sampler, replace(search, particles=each), rules, read, on_event)
-    found = finished(*parts, search.looks(sampler), known)
+    about = (denoiser, state, sampler, replace(search, particles=each), rules, read, on_event)
+    found = finished(*about, search.looks(sampler), known)
     assert search.choose.cost is not None
     costs, seconds = search.choose.cost(found.state).tolist(), time.perf_counter() - began
     for place, one in enumerate(some):
@@ -309,9 +325,12 @@ def _together(
     with traces.recording(model, trace, on_event) as record:
         if record:
             record(_started(denoiser, rows, used, keys, search.particles))
-        parts = (denoiser, state, sampler, search, rules, reading, record)
+        about = (denoiser, state, sampler, search, rules, reading, record)
         over = texts_over(denoiser, state, sampler, search, reading.stops)
-        found = finished(*parts, search.looks(sampler), over=over)
+        if over is not None and isinstance(denoiser, Elsewhere):
+            what = "with blocks a stop string ends a walk by the texts of all particles, which no slice has"
+            raise InputError(what, "leave stop or block_length out")
+        found = finished(*about, search.looks(sampler), over=over)
         answers = _answers(found.particles, asked) if search.choose.needs_answers else []
         chosen = search.choose(found.state, answers)
         k, seconds = search.particles, time.perf_counter() - began
@@ -327,6 +346,7 @@ def _together(
                 seconds,
                 first + place,
                 rows=int(found.tally.rows.view(-1, k)[place].sum()),
+                slice_size=min(denoiser.size, k) if isinstance(denoiser, Elsewhere) else None,
                 prompt=rows[place].source,
                 given=rows[place].given,
             )
@@ -358,47 +378,6 @@ def _answers(particles: list[Particle], asked: Sequence[Answer | None]) -> list[
 
 
 # --- before the walk -------------------------------------------------------------------------------------------------
-
-
-def prepare(
-    model: Denoiser, rows: Sequence[Canvas], keys: Sequence[int], recipe: Recipe, form: Form | None = None
-) -> tuple[Denoiser, State, Sampler, Search, Rules]:
-    """The arguments of `walk`, after every check that needs no network."""
-    denoiser, sampler, search, rules = _parts(model, recipe, form=form)
-    state = start(denoiser, rows, keys, sampler, search.particles)
-    if rules.constraint is not None:
-        rules.constraint.check(state.tokens[:: search.particles], state.writable[:: search.particles])
-    return denoiser, state, sampler, search, rules
-
-
-def check(model: Denoiser, rows: Sequence[Canvas], recipe: Recipe, form: Form | None = None) -> None:
-    """The checks of `prepare`, without building a State."""
-    denoiser, sampler, search, rules = _parts(model, recipe)
-    check_rows(denoiser, rows, sampler, search.particles)
-    if form is not None:
-        form.check(model, [row.tokens for row in rows], rules)
-
-
-def _parts(
-    model: Denoiser, recipe: Recipe, whole: Recipe | None = None, form: Form | None = None
-) -> tuple[Denoiser, Sampler, Search, Rules]:
-    """The parts of a walk that do not depend on its rows. `whole` is the recipe that this one is a stage of."""
-    _check_calibrated(model, whole or recipe)
-    denoiser, recipe = _attending(model, recipe)
-    if traits(denoiser).attention is None and recipe.caches:
-        denoiser = _windowed(denoiser, recipe)
-    denoiser = Guided(denoiser, recipe.guidance) if recipe.guidance > 0 else denoiser
-    if traits(denoiser).keeps_rows:
-        recipe.check_cache()
-    sampler, search = recipe.build_sampler(), recipe.build_search()
-    if recipe.background is not None:
-        table = background.load(recipe.background)
-        table.check(model)
-        sampler = with_background(sampler, table)
-    rules = recipe.build_rules(denoiser.vocab, denoiser.head.width)
-    if form is not None:
-        rules = replace(rules, constraint=form.rules(denoiser, rules))
-    return denoiser, sampler, search, rules
 
 
 def _form(given: Form | None, made: Form | None, recipe: Recipe, stops: Sequence[str]) -> Form | None:
@@ -447,26 +426,6 @@ def _check_reward(recipe: Recipe, reward: Reward | None, answer: object) -> None
         raise InputError(f"reward has no effect on search {recipe.name('search')}", way)
 
 
-FREE = ("until", "most", "particles", "calibrated", "seed")  # settings that a threshold does not depend on
-
-
-def calibrated_for(model: Denoiser, recipe: Recipe) -> str:
-    """What a threshold of `until` holds for: the model, its precision, and all settings of its paths."""
-    weight = model.head.weight
-    kind = "logits" if weight is None else str(weight.dtype).removeprefix("torch.")
-    about = {name: value for name, value in recipe.to_dict().items() if name not in FREE}
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{model.name} {kind} {recipe.name('sampler')} {digest}"
-
-
-def _check_calibrated(model: Denoiser, recipe: Recipe) -> None:
-    """Refuse a threshold that was found for something else."""
-    if recipe.calibrated is not None and recipe.calibrated != (here := calibrated_for(model, recipe)):
-        what = f"until was calibrated for {recipe.calibrated!r}, this is {here!r}"
-        hint = "run `unmask calibrate stop` for these settings, or leave calibrated out to use it as it is"
-        raise SettingError(what, hint, setting="calibrated")
-
-
 def _chosen(model: Denoiser, recipe: Recipe | None, settings: dict[str, Any], canvas: bool) -> tuple[Recipe, bool]:
     """The recipe that is used, and whether its length is an upper limit, as that of a model's default is."""
     if recipe is None:
@@ -481,39 +440,6 @@ def _fitted(recipe: Recipe, row: Canvas) -> Recipe:
     """The recipe with the length that this row has."""
     length = len(row.tokens) - row.given
     return recipe if recipe.length == length else recipe.replace(length=length)
-
-
-def _attending(model: Denoiser, recipe: Recipe) -> tuple[Denoiser, Recipe]:
-    """The model with the attention of the recipe; the recipe with the blocks and entropies that go with it."""
-    always = traits(model).attention is not None
-    if not always and recipe.attention != "block":
-        return model, recipe
-    if always and recipe.attention == "full":
-        raise SettingError(f"{model.name} knows attention in blocks only", "leave attention out", setting="attention")
-    recipe.check_blocks()
-    size = attention_blocks(model)
-    part, sub = recipe.cache_block, min(recipe.get("sub_block") or size, size)
-    length = size if recipe.block_length is None else recipe.block_length
-    for name, value in (("block_length", length), ("sub_block", sub), ("cache_block", part)):
-        if value is not None and size % value:
-            what = f"{name} is {value}, which does not divide the {size} positions of {model.name}'s attention blocks"
-            raise SettingError(what, "leave it out, or load a model of other blocks", setting=name)
-    if part is not None and getattr(recipe.build_sampler(), "part", None) != part:
-        what = f"cache_block is {part}, but sampler {recipe.name('sampler')} has no sub-blocks of that size"
-        raise SettingError(what, f"leave it out, or use fast-dllm-v2 with sub_block {part}", setting="cache_block")
-    denoiser = block_cached(model if always else block_causal(model), part)  # exact: it keeps what would be computed
-    return denoiser, recipe.replace(block_length=length, scope="block")
-
-
-CACHE_BEFORE = 32  # columns before the block that an approximate cache computes: docs/research/caches.md
-
-
-def _windowed(denoiser: Denoiser, recipe: Recipe) -> Denoiser:
-    """The model with the approximate cache of the recipe."""
-    before, after, every = (recipe.get(f"cache_{name}") for name in ("before", "after", "every"))
-    block = recipe.cache_block or recipe.build_sampler().block_length
-    assert block is not None, "a recipe with a cache has blocks"
-    return cached(denoiser, block, CACHE_BEFORE if before is None else before, after, every or 0)
 
 
 def _renamed(on_event: OnEvent | None, watch: OnEvent | None) -> OnEvent | None:

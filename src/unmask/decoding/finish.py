@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from unmask.core.denoiser import Denoiser
+from unmask.core.denoiser import Denoiser, Head
 from unmask.core.entropy import bits
 from unmask.core.resampling import Resampled, Search
 from unmask.core.sampler import Sampler
+from unmask.core.slices import Walked
 from unmask.core.state import State
-from unmask.core.step import Over, Rules, Tally
+from unmask.core.step import Moment, Over, Rules, Tally
 from unmask.core.walk import walk
+from unmask.decoding import slices
 from unmask.decoding import trace as traces
+from unmask.decoding.elsewhere import Elsewhere
 from unmask.decoding.ends import cut, finish, shown
 from unmask.decoding.form import Form
 from unmask.decoding.prompt import Canvas
@@ -60,28 +64,44 @@ def finished(
 ) -> Finished:
     """Walk to the end, then look again if `looks`. `record` gets the event of each step; `known` has, for each row,
     the answers that were looked at before; `over` says which texts are."""
-    moments: list[tuple[Tensor, Resampled | None]] = []
     logprobs, mask = reading.logprobs, denoiser.vocab.mask
     written = None if logprobs is None else traces.Written(len(state.tokens), mask)
-    for moment in walk(denoiser, state, sampler, search, rules, keeps_hidden=logprobs is not None, over=over):
-        event = traces.step_event(moment, denoiser.head, logprobs) if record or written else {}
-        if written:
-            written.apply(event)
-        if record:
-            record(event)
-        moments.append((moment.entropy, moment.resampled))
-        state, tally = moment.state, moment.tally
+    if isinstance(denoiser, Elsewhere):
+        walked, ask = slices.walk(denoiser, state, sampler, search, rules), partial(slices.look_again, denoiser)
+    else:
+        moments = walk(denoiser, state, sampler, search, rules, keeps_hidden=logprobs is not None, over=over)
+        walked, ask = _followed(moments, denoiser.head, written, logprobs, record), None
+    state, tally = walked.state, walked.tally
     if looks:
         before = None if known is None else _known(state, known)
         limit = rules.constraint if rules.constrained_entropy else None
-        state, tally = look(without_approximation(denoiser), state, tally, known=before, constraint=limit)
-    particles = _particles(denoiser, reading, state, tally.steps.tolist(), _along(moments))
+        state, tally = look(without_approximation(denoiser), state, tally, known=before, constraint=limit, ask=ask)
+    particles = _particles(denoiser, reading, state, tally.steps.tolist(), _along(walked.steps))
     if written:
         decided = written.tokens(denoiser.tokenizer, denoiser.vocab)
         particles = [replace(one, logprobs=some) for one, some in zip(particles, decided, strict=True)]
     none = torch.zeros(len(reading.rows), dtype=torch.float64)
-    evidence = sum((r.log_evidence.cpu() for _, r in moments if r is not None), none)
+    evidence = sum((r.log_evidence.cpu() for _, r in walked.steps if r is not None), none)
     return Finished(particles, state, tally, evidence)
+
+
+def _followed(
+    moments: Iterable[Moment],
+    head: Head,
+    written: traces.Written | None,
+    logprobs: int | None,
+    record: OnEvent | None,
+) -> Walked:
+    """A walk to its end, whose steps are recorded and noted as they come."""
+    steps: list[tuple[Tensor, Resampled | None]] = []
+    for moment in moments:
+        event = traces.step_event(moment, head, logprobs) if record or written else {}
+        if written:
+            written.apply(event)
+        if record:
+            record(event)
+        steps.append((moment.entropy, moment.resampled))
+    return Walked(moment.state, moment.tally, steps)
 
 
 def _known(state: State, looks: Sequence[Mapping[tuple[int, ...], float]]) -> Tensor:  # [B] float64

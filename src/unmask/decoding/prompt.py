@@ -12,6 +12,7 @@ from unmask.core import dice
 from unmask.core.denoiser import Chats, Denoiser, traits
 from unmask.core.sampler import Sampler
 from unmask.core.state import State, begin, padded
+from unmask.decoding.elsewhere import Elsewhere
 from unmask.decoding.settings import DEFAULT_LENGTH
 from unmask.errors import InputError, SettingError, many
 from unmask.models import memory
@@ -21,6 +22,7 @@ from unmask.models.wrap import layers
 
 MARKER = "[MASK]"  # one hole; [MASK*8] is eight
 HOLE = re.compile(r"(\[MASK(?:\*\d{1,18})?\])")
+WAY_OUT = "lower particles, length or the number of prompts"
 Text = str | Sequence[int] | Sequence[Mapping[str, str]]  # text, token ids, or a dialogue of roles and contents
 
 
@@ -129,7 +131,7 @@ def check_rows(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampler,
     longest = max(len(canvas.tokens) for canvas in canvases)
     _check_fits(denoiser, longest, "make the canvas shorter")
     _check_blocks(denoiser, canvases, sampler)
-    _check_memory(denoiser, len(canvases), particles, longest)
+    check_memory(denoiser, len(canvases), particles, longest)
 
 
 def _check_fits(denoiser: Denoiser, length: int, way_out: str) -> None:
@@ -138,7 +140,7 @@ def _check_fits(denoiser: Denoiser, length: int, way_out: str) -> None:
         raise InputError(
             f"a canvas of {length} positions is longer than {denoiser.name} allows ({denoiser.limit})", way_out
         )
-    _check_memory(denoiser, 1, 1, length)
+    check_memory(denoiser, 1, 1, length)
 
 
 def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampler) -> None:
@@ -162,16 +164,17 @@ def _blocks(denoiser: Denoiser, canvas: Canvas, length: int) -> int:
     return len({column // length for column, token in enumerate(canvas.tokens) if token == mask})
 
 
-def _check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int) -> None:
+def check_memory(denoiser: Denoiser, prompts: int, particles: int, length: int, way_out: str = WAY_OUT) -> None:
     """Refuse what cannot fit: canvases, their numbers, three copies of the hidden states, kept keys and values."""
     weight = denoiser.head.weight
     hidden = (weight.shape[1] * weight.element_size()) if weight is not None else denoiser.head.width * 8
     kept = sum(2 * layer.position_bytes for layer in layers(denoiser) if isinstance(layer, Keeps))  # old and new
-    need = prompts * particles * length * (denoiser.cost * (3 * hidden + kept) + 128)  # 128: tokens, flags, numbers
+    each = 0 if isinstance(denoiser, Elsewhere) else denoiser.cost * (3 * hidden + kept)
+    need = prompts * particles * length * (each + 128)  # 128: tokens, flags, numbers
     free = memory.free(denoiser.device)
     if need > free:
         raise SettingError(
             f"{prompts} × {particles} particles of {length} positions need about {need / 2**30:,.1f} GiB, "
             f"{free / 2**30:,.1f} GiB are free",
-            "lower particles, length or the number of prompts",
+            way_out,
         )

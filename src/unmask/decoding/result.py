@@ -69,6 +69,7 @@ class Result:
     rows: int = 0  # of the evaluations, those that the network computed: of equal canvases of a prompt one
     prompt: Any = None  # the prompt or canvas as it was given: a text, ids or messages
     given: int = 0  # tokens of the canvas that are the prompt
+    slice_size: int | None = None  # particles that were decoded together, where not all of them were
 
     @property
     def best(self) -> Particle:
@@ -166,6 +167,7 @@ class Result:
             "rows": self.rows,
             "log_evidence": self.log_evidence,
             "lineages": self.lineages,
+            **({} if self.slice_size is None else {"slice_size": self.slice_size}),
             "seconds": self.seconds,
             "seed": self.seed,
             "recipe": self.recipe.to_dict(),

@@ -6,6 +6,7 @@ probabilities of that moment know whether they fit together. The look asks for e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -19,6 +20,7 @@ from unmask.core.dice import Purpose
 from unmask.core.state import State, tail
 from unmask.core.step import Tally
 
+Ask = Callable[[State, Tensor], tuple[Tensor, Tensor]]  # a state, some of its rows -> what `each_token` says of them
 ANSWERS = 4  # distinct answers of a prompt that are looked at: those of least surprise
 
 
@@ -29,6 +31,7 @@ def look(
     answers: int = ANSWERS,
     known: Tensor | None = None,
     constraint: Constraint | None = None,
+    ask: Ask | None = None,
 ) -> tuple[State, Tally]:
     """The state with `State.look` of its finished rows, and what that cost: two evaluations for each distinct answer.
 
@@ -36,11 +39,12 @@ def look(
     the other stands; the look is the mean -log p of the tokens that were masked, up to an EOS. With attention in blocks
     it is taken block by block, as the model was trained: two evaluations a block. `known` [B] has looks from before;
     rows where it is NaN are looked at. With a `constraint` p is that of the token among those that are allowed.
+    `ask` asks a model that is elsewhere, in place of `each_token`.
     """
     known = torch.full_like(state.look, torch.nan) if known is None else known
     rows, whose = _chosen(state, answers, known)
     content = state.writable & ~tail(state)
-    logs, asked = each_token(denoiser, state, rows, constraint)
+    logs, asked = each_token(denoiser, state, rows, constraint) if ask is None else ask(state, rows)
     mean = -logs.sum(1) / content.sum(1).clamp(min=1)
     score = known.index_copy(0, rows, mean[rows])
     calls = asked.view(-1, state.particles).amax(1)
