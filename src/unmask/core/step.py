@@ -440,11 +440,11 @@ def _weigh(
     need = known.lacks(want)
     if setup.skips_rows and known.beliefs is not None and not bool(need.any()):
         return known, known.beliefs
-    assert known.hidden is not None
+    hidden = _hidden(setup, state, known)
     where = _leads(setup, first, need.any(1))[:, None] & need
     rule = _draw_rule(setup, state)
     keep = None if setup.skips_rows or rule.penalty is not None else rule
-    beliefs = setup.weigh(known.hidden, setup.denoiser.head, where, state.tokens, keep, **setup.asked(allowed))
+    beliefs = setup.weigh(hidden, setup.denoiser.head, where, state.tokens, keep, **setup.asked(allowed))
     bad = where & ~beliefs.normaliser.isfinite()
     empty = bad & beliefs.normaliser.isneginf()
     faults.note("empty", empty.any(1))
@@ -459,6 +459,15 @@ def _weigh(
     return known, beliefs
 
 
+def _hidden(setup: Setup, state: State, known: Known) -> Tensor:  # [B, L, D]
+    """The hidden states that are known; zeros in a slice whose rows are all full, which nobody reads."""
+    if known.hidden is not None:
+        return known.hidden
+    weight, width = setup.denoiser.head.weight, setup.denoiser.head.width
+    zero = torch.zeros((), device=state.tokens.device, dtype=torch.float32 if weight is None else weight.dtype)
+    return zero.expand(*state.tokens.shape, width if weight is None else weight.shape[1])
+
+
 def _act(
     setup: Setup,
     state: State,
@@ -470,7 +479,7 @@ def _act(
     allowed: Allowed | None,
 ) -> State:
     """Let the sampler advance the active rows; given positions stay whatever it answers."""
-    hidden, denoiser, how = known.hidden, setup.denoiser, _draw_rule(setup, state)
+    hidden, denoiser, how = _hidden(setup, state, known), setup.denoiser, _draw_rule(setup, state)
     judged = beliefs  # what the sampler ranks and proposes by
     if how.penalty is not None:
         want, keep = setup.sampler.want(state, step) & active[:, None], None if setup.skips_rows else how
@@ -491,7 +500,6 @@ def _act(
         return drawn
 
     def draw_or_stay(where: Tensor, stay: Tensor) -> Drawn:
-        assert hidden is not None
         drawn = draw_float32(hidden, denoiser.head, where, stay, partial(state.uniform_over, step), how)
         faults.note("banned", (where & drawn.log.isnan()).any(1))
         return drawn
