@@ -9,6 +9,7 @@ import sys
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from unmask.cli import flags, models, show
 from unmask.cli.parser import flag
 from unmask.decoding.background import count
 from unmask.decoding.decode import OnResults, Result
+from unmask.decoding.elsewhere import Elsewhere
 from unmask.decoding.form import Form, form
 from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.prompt import HOLE, MARKER
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, spelled
+from unmask.decoding.slices import sliced
 from unmask.errors import AlikeWarning, InputError
 from unmask.evaluate import batch, bulk, rows
 from unmask.evaluate.crew import Here, resumed
@@ -67,15 +70,25 @@ def run_generate(args: Namespace) -> None:
     if args.output is not None:
         _write(args, asked, name, recipe)
         return
-    model = models.as_run(args, models.load_model(args, name))
-    size = len(asked.texts) if args.trace else _size(args, model.device, recipe)
+    fleet = models.fleet(args, name)
+    if fleet is not None:
+        with show.fleet_at_work(fleet) as crew:
+            _decode(args, asked, recipe, sliced(crew, args.slice))
+        return
+    _decode(args, asked, recipe, sliced(models.as_run(args, models.load_model(args, name)), args.slice))
+
+
+def _decode(args: Namespace, asked: Asked, recipe: Recipe, model: Denoiser) -> None:
+    """Decode the texts and show them as they come."""
+    in_slices = isinstance(model, Elsewhere)
+    size = 1 if in_slices else len(asked.texts) if args.trace else _size(args, model.device, recipe)
     items = asked.items
     job = _job(args, asked, recipe, size).prepared(model, items)
     waiting: dict[int, Result] = {}
     shown_so_far: list[int] = []
 
     def decode(numbers: Sequence[int], size: int | None, on_results: OnResults | None) -> list[Result]:
-        with show.following() as watch:
+        with nullcontext() if in_slices else show.following() as watch:
             return job.results(model, [items[number] for number in numbers], on_results, watch, args.trace)
 
     def shown(part: list[bulk.Done]) -> None:
@@ -110,8 +123,7 @@ def _check(args: Namespace) -> None:
     if args.shard is not None and args.output is None:
         raise InputError("--shard divides the rows of a run over files", "add --prompts FILE and -o FILE")
     models.check_fleet(args)
-    if args.ray is not None and args.output is None:
-        raise InputError("--ray is for a file of prompts", "add --prompts FILE and -o FILE")
+    _check_slices(args)
     if args.output is None:
         return
     if args.prompts is None:
@@ -121,6 +133,20 @@ def _check(args: Namespace) -> None:
     if Path(args.output).resolve() == Path(args.prompts).resolve():
         raise InputError(f"{args.output!r} holds the prompts", "give another file for the answers")
     rows.check_place(args.output)
+
+
+def _check_slices(args: Namespace) -> None:
+    """Refuse what does not go with slices of a prompt's particles: those of --slice, and of --ray without a file."""
+    if args.slice is not None and args.output is not None:
+        raise InputError("--slice has no effect with -o", "workers take whole batches: leave it out")
+    if args.output is not None or (args.ray is None and args.slice is None):
+        return
+    if args.prompts is not None and args.ray is not None:
+        raise InputError("--ray decodes one prompt, or a file of prompts into a file", "add -o FILE")
+    what = "a prompt in slices is decoded by itself, and none of them can be left out"
+    for name in ("batch", "skip_lost"):
+        if getattr(args, name):
+            raise InputError(f"--{name.replace('_', '-')} has no effect: {what}", "leave it out")
 
 
 # --- decoding --------------------------------------------------------------------------------------------------------
@@ -296,6 +322,8 @@ def add_generate(parser: ArgumentParser) -> None:
     flag(parser, "--trace FILE", "write every step to this file (JSONL)")
     models.add_shard(parser)
     models.add_fleet(parser, skips=True)
+    about = "with --ray and one prompt, or without: particles of it that go through the network together [32]"
+    flag(parser, "--slice N", about)
     models.add_model(parser, DEFAULT)
     models.add_running(parser)
     flags.add(parser, below=True)

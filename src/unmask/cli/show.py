@@ -334,6 +334,23 @@ def fleet(crew: Fleet, kept: Sized, total: int, name: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def fleet_at_work(crew: Fleet) -> Iterator[Fleet]:
+    """Show the workers of a fleet that decodes one prompt, and how many segments they have done."""
+    tell = paced()
+    with progress() as bar, crew:
+        task = bar.add_task("starting workers", total=None)
+
+        def on_progress(found: FleetProgress) -> None:
+            again = f", {found.again} again" if found.again else ""
+            line = f"{found.ready} of {many(found.asked, 'worker')}, {many(found.rows, 'segment')} done{again}"
+            bar.update(task, description=line)
+            tell(line)
+
+        crew.on_progress = on_progress
+        yield crew
+
+
 def follow(crew: Fleet, bar: Progress, task: TaskID, now: Callable[[], tuple[int, str]]) -> None:
     """Have a bar show the workers of a fleet, and how many rows are done of which; elsewhere a line now and then."""
     tell = paced()

@@ -145,6 +145,8 @@ class Result:
             parts.append(f"{many(len(self.particles), 'particle')} of {many(self.lineages, 'lineage')}")
             choice = CHOICES.get(self.choice, self.choice)
             parts += [] if choice == "entropy" else [f"chosen by {choice}"]
+        if self.slice_size is not None:
+            parts.append(f"in slices of {self.slice_size}")
         if self.recipe.caches:
             parts.append("approximate cache")
         if self.recipe.attention == "block":

@@ -136,9 +136,6 @@ def sliced(model: Denoiser | Crew, size: int | None) -> Denoiser:
 def walk(denoiser: Elsewhere, state: State, sampler: Sampler, search: Search, rules: Rules) -> Walked:
     """The walk of one prompt by the crew of a denoiser."""
     setup = Setup(denoiser, sampler, search, rules)
-    if setup.meets(state):
-        what = "where attention is in blocks, particles are resampled when all of them have entered one"
-        raise SettingError(f"{what}: slices cannot know when", "give every", setting="every")
     if search.resamples and denoiser.keeps_rows:
         what = f"{denoiser.name} keeps numbers of earlier canvases, which do not travel with copied particles"
         raise SettingError(what, "leave the approximate cache out, or use a search without resampling")

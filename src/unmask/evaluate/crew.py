@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 
 from unmask.core.denoiser import traits
+from unmask.errors import UnmaskError
 from unmask.evaluate.parts import Part, cut, lacking
 from unmask.evaluate.rows import Line, Rows
 
@@ -117,6 +118,26 @@ class Here:
     def work(self, jobs: Sequence[Job], parts: Sequence[Part], store: Callable[[Part, list[Line]], None]) -> None:
         for part in parts:
             jobs[part.job].do(self.model, part.items, partial(store, part), self.on_event)
+
+    def each(self, job: Job, items: Sequence[Any]) -> list[Any]:
+        """What becomes of each item of a job: a walk in slices is done so."""
+        return each(self, job, items)
+
+
+def each(crew: Crew, job: Job, items: Sequence[Any]) -> list[Any]:
+    """What becomes of each item of a job, in their order; every item is a part of its own."""
+    found: dict[int, list[Any]] = {}
+
+    def store(part: Part, rows: list[Any]) -> None:
+        found.setdefault(part.number, rows)
+
+    parts = cut(items, 1)
+    crew.work([job], parts, store)
+    lost = [part.number for part in parts if part.number not in found]
+    if lost:
+        what = f"workers were lost while they did slices {', '.join(str(one + 1) for one in lost[:4])}"
+        raise UnmaskError(what, "no slice can be left out: leave skip_lost out, and give a smaller slice_size")
+    return [row for part in parts for row in found[part.number]]
 
 
 def crew_of(model: Any, on_event: OnEvent | None = None) -> Crew:

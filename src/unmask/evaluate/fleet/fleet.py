@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from unmask._version import __version__
+from unmask.core.slices import Leg
+from unmask.decoding.slices import Answers
 from unmask.errors import InputError, ModelError, UnmaskError, first_line
-from unmask.evaluate.crew import Job
+from unmask.evaluate.crew import Job, each
 from unmask.evaluate.fleet import cluster
 from unmask.evaluate.fleet.metrics import Progress, metered
 from unmask.evaluate.fleet.queue import Queue
@@ -170,6 +172,10 @@ class Fleet:
         self._run(queue, "do", jobs, take)
         self.given_up += queue.given_up
 
+    def each(self, job: Job, items: Sequence[Any]) -> list[Any]:
+        """What becomes of each item of a job: `decode(fleet, …)` asks so."""
+        return each(self, job, items)
+
     # --- begin and end -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Fleet:
@@ -309,8 +315,10 @@ class Fleet:
         self.lost += 1
         hopeless = queue.gone(member.name)
         if hopeless is not None and not self.skip_lost:
-            what = f"{queue.tries} workers were lost while they did questions {hopeless.named()}"
-            raise UnmaskError(what, "rows so far are kept; --skip-lost goes on without these questions")
+            what, way_out = "questions", "rows so far are kept; --skip-lost goes on without these questions"
+            if any(isinstance(one, Leg | Answers) for one in hopeless.items):
+                what, way_out = "slices", "give a smaller slice"
+            raise UnmaskError(f"{queue.tries} workers were lost while they did {what} {hopeless.named()}", way_out)
         self.failures[member.slot] += 1 if error is not None and hopeless is None else 0
         if self.failures[member.slot] > RESTARTS:
             said = first_line(error) if error is not None else "it hung"

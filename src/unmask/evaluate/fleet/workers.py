@@ -21,7 +21,7 @@ from unmask.evaluate.header import machine
 from unmask.evaluate.loading import Source
 from unmask.evaluate.rows import Line
 
-NO_MEMORY = "lower max-rows, particles, length or batch"
+NO_MEMORY = "lower max-rows, particles, length, batch or slice"
 
 
 @dataclass(frozen=True)
