@@ -403,7 +403,15 @@ def test_one_is_not_several(run, both, here):
         ("generate --temperature", "argument --temperature: expected one argument"),
         (
             "generate --block-length 1 --steps 2 --model table",
-            "2 steps are fewer than the 6 blocks: raise steps or block-length",
+            "2 steps are fewer than the 6 blocks: raise steps to 6 or block-length to 3",
+        ),
+        (
+            "generate tom --length 24 --steps 4",
+            "4 steps are fewer than the 24 blocks: raise steps to 24 or block-length to 8",
+        ),
+        (
+            "generate tom --length 60 --steps 3",
+            "3 steps are fewer than the 60 blocks: raise steps to 60",
         ),
         ("generate --sampler pc", "pc needs a background table: the bundled models have one by their own name"),
         (

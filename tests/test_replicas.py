@@ -149,7 +149,7 @@ def test_a_replica_that_is_killed_loses_no_request_but_its_streams(serving: Comm
     def stream(number: int) -> None:
         events = iter(client.completions.create(**LONG, max_tokens=200, seed=number))
         next(events)
-        begun.wait(60)
+        begun.wait(180)
         try:
             for _ in events:
                 pass
@@ -162,12 +162,12 @@ def test_a_replica_that_is_killed_loses_no_request_but_its_streams(serving: Comm
             texts.append(
                 client.completions.create(model="random", prompt="a", max_tokens=60, seed=turn).choices[0].text
             )
-            killed.wait(60)
+            killed.wait(180)
 
     before = serving.replicas()
     assert len(before) == 2
     with threads(stream, 4), threads(ask, 8):
-        begun.wait(60)
+        begun.wait(180)
         os.kill(before[0], signal.SIGKILL)
         killed.set()
     assert len(ends) == 4 and set(ends) <= {

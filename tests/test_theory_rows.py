@@ -31,7 +31,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def kept(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    rows = theory_summary.read(ROOT / f"results/rows/theory-{request.param}.jsonl.xz")
+    rows = theory_summary.read(ROOT / "results" / "rows" / f"theory-{request.param}.jsonl.xz")
     head = rows.pop(0)
     model = load(head["model"])
     width = model.head.width - len(model.head.absent)

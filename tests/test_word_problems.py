@@ -537,12 +537,12 @@ def test_unquoted_problem(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_solve_prints_steps_and_what_is_false(capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """The model's own text decides the verdict, good or bad."""
-    status, said = unmask(capsys, "solve", TOM, "--length", "24", "--steps", "4", "--json")
+    status, said = unmask(capsys, "solve", TOM, "--length", "24", "--steps", "4", "--block-length", "8", "--json")
     found = json.loads(said)
     assert found["puzzle"] == TOM and found["fault"] == problems.fault(found["text"])
     assert status == (0 if found["fault"] is None else 1)
     assert found["worked"] == len(equations(found["text"])) and len(found["false"]) <= found["worked"]
-    status, said = unmask(capsys, "solve", TOM, "--length", "24", "--steps", "4")
+    status, said = unmask(capsys, "solve", TOM, "--length", "24", "--steps", "4", "--block-length", "8")
     assert ("not solved: " in said) == (status == 1)
 
 

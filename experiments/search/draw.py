@@ -102,7 +102,7 @@ def main() -> None:
     found = {k: shares(args.rows, k) for k in args.particles}
     for k in (k for k, cells in found.items() if not cells):
         sys.exit(f"draw: {args.rows} has no best-of-n with {k} particles")
-    plt.rcParams["svg.hashsalt"] = "unmask"
+    plt.rcParams.update({"svg.hashsalt": "unmask", "svg.fonttype": "none"})
     figure = by_particles(found) if len(found) > 1 else by_cell(found[args.particles[0]])
     figure.savefig(args.picture, metadata={"Date": None})
 

@@ -147,11 +147,18 @@ def _check_blocks(denoiser: Denoiser, canvases: Sequence[Canvas], sampler: Sampl
     """Every block needs a step of its own."""
     if sampler.steps is None or sampler.block_length is None:
         return
-    blocks = max(_blocks(denoiser, canvas, sampler.block_length) for canvas in canvases)
-    if sampler.steps < blocks:
+
+    def blocks(length: int) -> int:
+        return max(_blocks(denoiser, canvas, length) for canvas in canvases)
+
+    if sampler.steps < blocks(sampler.block_length):
+        attention = traits(denoiser).attention
+        longest = attention.size if attention is not None else max(len(canvas.tokens) for canvas in canvases)
+        lengths = (length for length in range(1, longest + 1) if attention is None or longest % length == 0)
+        longer = next((f" or block_length to {length}" for length in lengths if blocks(length) <= sampler.steps), "")
         raise SettingError(
-            f"{many(sampler.steps, 'step is', 'steps are')} fewer than the {blocks} blocks",
-            "raise steps or block_length",
+            f"{many(sampler.steps, 'step is', 'steps are')} fewer than the {blocks(sampler.block_length)} blocks",
+            f"raise steps to {blocks(sampler.block_length)}{longer}",
             setting="steps",
         )
 

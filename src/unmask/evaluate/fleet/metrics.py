@@ -24,29 +24,25 @@ class Progress:
         return f"{self.ready} of {many(self.asked, 'worker')}, {self.rate:.2f} rows/s{again}"
 
 
-COUNTERS = {
-    "rows": "rows that were made",
-    "workers_lost": "workers that were lost",
-    "parts_again": "parts that were begun again, as their worker was lost or late",
+# Gauges, the totals too: Ray sends the growth of a counter again where sending it took too long, and adds it twice
+GAUGES = {
+    "rows_total": "rows that were made",
+    "workers_lost_total": "workers that were lost",
+    "parts_again_total": "parts that were begun again, as their worker was lost or late",
+    "workers": "workers that are ready",
+    "rows_per_second": "rows a second since the first part",
 }
-GAUGES = {"workers": "workers that are ready", "rows_per_second": "rows a second since the first part"}
 
 
 def metered(run: str) -> Callable[[Progress], None]:
     """A function that records where a fleet stands; `run` is in the names of its actors, too."""
-    from ray.util.metrics import Counter, Gauge
+    from ray.util.metrics import Gauge
 
-    tags, keys = {"run": run}, ("run",)
-    counters = {name: Counter(f"unmask_{name}", about, tag_keys=keys) for name, about in COUNTERS.items()}
-    gauges = {name: Gauge(f"unmask_{name}", about, tag_keys=keys) for name, about in GAUGES.items()}
-    before = dict.fromkeys(COUNTERS, 0)
+    gauges = {name: Gauge(f"unmask_{name}", about, tag_keys=("run",)) for name, about in GAUGES.items()}
 
     def record(now: Progress) -> None:
-        for name, count in (("rows", now.rows), ("workers_lost", now.lost), ("parts_again", now.again)):
-            if count > before[name]:
-                counters[name].inc(count - before[name], tags)
-                before[name] = count
-        gauges["workers"].set(now.ready, tags)
-        gauges["rows_per_second"].set(now.rate, tags)
+        found = (now.rows, now.lost, now.again, now.ready, now.rate)
+        for gauge, value in zip(gauges.values(), found, strict=True):
+            gauge.set(value, {"run": run})
 
     return record

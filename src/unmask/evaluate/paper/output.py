@@ -191,7 +191,9 @@ def pyplot() -> Any:
         from matplotlib import pyplot
     except ImportError:
         raise InputError("pictures need matplotlib", "pip install 'unmask[figures]'") from None
-    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "unmask", "axes.grid": True, "grid.alpha": 0.3})
+    pyplot.rcParams.update(
+        {"font.size": 9, "svg.hashsalt": "unmask", "svg.fonttype": "none", "axes.grid": True, "grid.alpha": 0.3}
+    )
     return pyplot
 
 
