@@ -263,3 +263,19 @@ def test_what_is_refused(tmp_path: Path) -> None:
             decode(model, "abc", **given)
     with pytest.raises(InputError, match="batch_size is 2"):
         decode_batch(model, ["a", "b"], batch_size=2, **how)
+
+
+def test_memory_is_that_of_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All canvases are in this process, hidden states of a slice where it is decoded."""
+    model, how = load("random"), {"length": 8, "temperature": 1.0, "search": "auto", "particles": 64}
+    whole = decode(model, "abc", **how)
+    monkeypatch.setattr("unmask.models.memory.free", lambda device: 150_000)
+    with pytest.raises(SettingError, match="64 particles of 11 positions need about"):
+        decode(model, "abc", **how)
+    assert [one.tokens for one in decode(model, "abc", slice_size=8, **how).particles] == [
+        one.tokens for one in whole.particles
+    ]
+    with pytest.raises(SettingError, match=r"64 particles of 11 positions .*: give a smaller slice"):
+        decode(model, "abc", slice_size=64, **how)
+    with pytest.raises(SettingError, match=r"512 particles of 11 positions .*: lower particles"):
+        decode(model, "abc", slice_size=8, **{**how, "particles": 512})
