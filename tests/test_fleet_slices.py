@@ -112,9 +112,9 @@ def test_errors_are_those_of_one_process(cluster) -> None:
 def test_a_thousand_particles_of_the_bundled_model(cluster, tmp_path, monkeypatch, capsys) -> None:
     """By the command: the result is that of one process in slices; a worker is killed on the way."""
     monkeypatch.chdir(tmp_path)
-    how = "--search smc --every 2 --scheme systematic --particles 1024 --length 6 --temperature 1 --json --seed 3"
-    given = ["generate", "Once upon a time", *how.split()]
-    assert main([*given, "--slice", "128"]) == 0
+    how = "--search smc --every 2 --scheme systematic --particles 1024 --length 4 --temperature 1 --json --seed 3"
+    given = ["generate", "Once", *how.split()]
+    assert main([*given, "--slice", "256"]) == 0
     alone = json.loads(capsys.readouterr().out)
     killed: list[int] = []
     begin = Fleet.each
@@ -126,14 +126,14 @@ def test_a_thousand_particles_of_the_bundled_model(cluster, tmp_path, monkeypatc
         return begin(fleet, job, items)
 
     monkeypatch.setattr(Fleet, "each", each)
-    assert main([*given, "--slice", "128", "--ray", cluster, "--gpus", "0", "--workers", "2"]) == 0
+    assert main([*given, "--slice", "256", "--ray", cluster, "--gpus", "0", "--workers", "2"]) == 0
     there = json.loads(capsys.readouterr().out)
     changing = ("seconds", "memory")
     assert {k: v for k, v in there.items() if k not in changing} == {
         k: v for k, v in alone.items() if k not in changing
     }
-    assert len(there["particles"]) == 1024 and there["slice_size"] == 128 and len(killed) == 1
-    assert there["lineages"] < 1024 and there["evaluations"] == 1024 * 6
+    assert len(there["particles"]) == 1024 and there["slice_size"] == 256 and len(killed) == 1
+    assert there["lineages"] < 1024 and there["evaluations"] == 1024 * 4
     assert main([*given, "--ray", cluster, "--gpus", "0", "--skip-lost"]) == 2
     assert "--skip-lost has no effect: a prompt in slices is decoded by itself" in capsys.readouterr().err
     Path("p.txt").write_text("a\n")

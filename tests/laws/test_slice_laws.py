@@ -169,6 +169,31 @@ def test_a_potential_reads_all_particles(models: dict[str, Denoiser]) -> None:
     assert exact(decode(model, canvas=canvas, recipe=recipe, slice_size=2)) == whole
 
 
+class Timed:
+    """A network that is told the time."""
+
+    timed = True
+
+    def __init__(self, inner: Denoiser) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def look(self, state: State, rows: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        hidden, cache = self.inner.look(state, rows)
+        return hidden * (1 + state.time[rows, None, None]).to(hidden.dtype), cache
+
+
+def test_a_network_that_is_told_the_time(models: dict[str, Denoiser]) -> None:
+    model = Timed(models["float64"])
+    recipe = Recipe("ancestral", "smc", temperature=1.0, particles=8, every=3, steps=9, seed=4)
+    canvas = [7, 4, *[model.vocab.mask] * 6]
+    whole = decode(model, canvas=canvas, recipe=recipe)
+    for size in (4, 3):
+        alike(decode(model, canvas=canvas, recipe=recipe, slice_size=size), whole)
+
+
 def legs_of(model: Denoiser, recipe: Recipe, size: int) -> tuple[Setup, list[slices.Leg]]:
     """All segments of a walk, as they are given to whoever does them."""
     canvas = from_canvas(model, [7, 4, *[model.vocab.mask] * 6])
