@@ -23,6 +23,7 @@ SLOW = {
     "laws/test_option_laws.py",
     "laws/test_resample_laws.py",
     "laws/test_seed_laws.py",
+    "laws/test_slice_laws.py",
     "laws/test_stop_laws.py",
     "parity/test_decoders.py",
     "server",

@@ -27,6 +27,7 @@ from torch import Tensor
 from unmask.core import beliefs, dice
 from unmask.core.constraint import Constraint
 from unmask.core.denoiser import Denoiser, FixedCache, traits
+from unmask.core.faults import Faults
 from unmask.core.gpu import head as fused
 from unmask.core.gpu.parted import Device, Parts, Pauses
 from unmask.core.resampling import Resampled
@@ -35,7 +36,6 @@ from unmask.core.state import State, change, put, take, tensors
 from unmask.core.step import (
     ASKED,
     Carry,
-    Faults,
     Known,
     Moment,
     Over,
