@@ -1,24 +1,37 @@
 """Does a longer interval between resamplings raise the path entropy of E-SMC, as the paper's remark says?
 
-    python experiments/interval.py TEXTS --model sudoku --steps 18 --every 1 3 6 9 --strength 5 100 -o rows.jsonl
+    python experiments/interval.py TEXTS --model sudoku --steps 18 --every 1 3 9 --strength 100 5 0 -o rows.jsonl
+    python experiments/interval.py results/rows/interval-sudoku.jsonl.xz    # the figures of kept rows
 
 TEXTS is a file as `unmask theory` reads it. For each strength and interval: the path entropy of the population of
 particles, which the remark is about, and of the returned one, with the difference to the shortest interval, paired by
 text. Uniform order, temperature 1, multinomial draws, the printed potential. Bits, 95 %.
+
+With --paths there are reference paths too: each gap to them, and for each interval the strength at which the gap is 0,
+as `unmask calibrate` has it, between the strengths given. Rows that rows.jsonl has are kept and not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
+import lzma
+import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unmask import Recipe, load
+from unmask.core.denoiser import Denoiser
 from unmask.evaluate.header import origin
-from unmask.evaluate.stats import average, mean
-from unmask.evaluate.theory.reference import generated
+from unmask.evaluate.stats import Figure, Mean, Places, average, bootstrap, mean
+from unmask.evaluate.theory.calibrate import BOOTSTRAPS, OF, crossing
+from unmask.evaluate.theory.reference import Known, generated, reference
 from unmask.evaluate.theory.texts import read
+
+Row = dict[str, Any]
 
 
 def main() -> None:
@@ -27,38 +40,106 @@ def main() -> None:
     parser.add_argument("--documents", action="store_true", help="TEXTS has documents: one in a row")
     parser.add_argument("--model", default="text")
     parser.add_argument("--steps", type=int, default=18)
-    parser.add_argument("--every", type=int, nargs="+", default=[1, 3, 6, 9])
-    parser.add_argument("--strength", type=float, nargs="+", default=[5.0, 100.0])
+    parser.add_argument("--every", type=int, nargs="+", default=[1, 3, 9])
+    parser.add_argument("--strength", type=float, nargs="+", default=[100.0, 5.0, 0.0])
     parser.add_argument("--particles", type=int, default=4)
     parser.add_argument("--limit", type=int, default=24)
-    parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--paths", type=int, default=0, help="reference paths of each text")
+    parser.add_argument("-o", "--output", type=Path, help="without it TEXTS are kept rows")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seconds", type=float, help="begin no further row after so many")
     args = parser.parse_args()
-    began = time.monotonic()
+    if args.output is None:
+        show(kept(Path(args.texts)))
+        return
     model = load(args.model, args.device)
     texts, _ = read(model, args.texts, None, args.limit, args.documents)
-    about: dict[str, Any] = {"model": args.model, "steps": args.steps, "particles": args.particles, "n": len(texts)}
-    about |= origin(model.device)
-    with open(args.output, "w", encoding="utf-8") as file:
+    about: Row = {"model": args.model, "steps": args.steps, "particles": args.particles, "n": len(texts)}
+    measure(model, texts, about, args)
+    show(kept(args.output))
+
+
+def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.Namespace) -> None:
+    """Add the rows that are not there."""
+    there = kept(args.output) if args.output.exists() else []
+    if any(about[name] != row[name] for row in there for name in about):
+        raise SystemExit(f"{args.output} has rows of something else than {about}")
+    done = {(row.get("strength"), row.get("every")) for row in there}
+    recipe = Recipe("uniform", "smc", steps=args.steps, temperature=1.0, particles=args.particles)
+    with args.output.open("a", encoding="utf-8") as file:
+
+        def write(row: Row) -> None:
+            file.write(json.dumps({**about, **origin(model.device), **row}) + "\n")
+            file.flush()
+
+        if args.paths and (None, None) not in done:
+            found = reference(model, texts, recipe, args.paths)
+            write({"paths": args.paths, "reference": [average([one.path_entropy for one in some]) for some in found]})
         for strength in args.strength:
-            shortest: dict[str, list[float]] = {}
             for every in args.every:
-                if args.seconds is not None and time.monotonic() - began > args.seconds:
-                    return
-                recipe = Recipe("uniform", "smc", steps=args.steps, temperature=1.0, particles=args.particles)
+                if (strength, every) in done:
+                    continue
                 results = generated(model, texts, recipe.replace(strength=strength, every=every))
-                found = {
-                    "population": [average([one.path_entropy for one in result.particles]) for result in results],
-                    "chosen": [result.path_entropy for result in results],
-                }
-                row = {**about, "strength": strength, "every": every, **found}
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-                shortest = shortest or found
-                for name, values in found.items():
-                    change = mean([new - old for new, old in zip(values, shortest[name], strict=True)])
-                    print(f"λ={strength:g} Δ={every} {name}: {mean(values)}, against the shortest {change}", flush=True)
+                population = [average([one.path_entropy for one in result.particles]) for result in results]
+                chosen = [result.path_entropy for result in results]
+                write({"strength": strength, "every": every, "population": population, "chosen": chosen})
+
+
+# --- figures of the rows ---------------------------------------------------------------------------------------------
+
+
+def kept(path: Path) -> list[Row]:
+    content = path.read_bytes()
+    return [json.loads(line) for line in (lzma.decompress(content) if path.suffix == ".xz" else content).splitlines()]
+
+
+def changes(rows: list[Row], of: str) -> dict[tuple[float, int], tuple[Mean, Mean, Mean | None]]:
+    """(strength, interval) -> path entropy, less that of the shortest interval, less the reference; paired by text."""
+    true = next((row["reference"] for row in rows if "reference" in row), None)
+    found = {(row["strength"], row["every"]): row[of] for row in rows if of in row}
+    shortest = {strength: min(every for some, every in found if some == strength) for strength, _ in found}
+    return {
+        (strength, every): (
+            mean(values),
+            mean(less(values, found[strength, shortest[strength]])),
+            None if true is None else mean(less(values, true)),
+        )
+        for (strength, every), values in sorted(found.items())
+    }
+
+
+def meeting(rows: list[Row], of: str, every: int) -> Figure:
+    """The strength at which the gap to the reference is 0, with a bootstrap interval over texts."""
+    true = next(row["reference"] for row in rows if "reference" in row)
+    found = sorted((row["strength"], less(row[of], true)) for row in rows if row.get("every") == every)
+    strengths, gaps = [strength for strength, _ in found], np.array([gap for _, gap in found])
+
+    def measure(places: Places) -> dict[str, float]:
+        return {"strength": crossing(strengths, gaps[:, places].mean(1).tolist())}
+
+    dice = np.random.default_rng([0, len(true)])
+    return bootstrap(measure, range(len(true)), BOOTSTRAPS, dice, "lower")["strength"]
+
+
+def less(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [one - other for one, other in zip(values, others, strict=True)]
+
+
+def strength(found: Figure) -> str:
+    """A strength and its interval as the page has them."""
+    value, low, high = ("beyond" if one is None or math.isinf(one) else f"{one:.3g}" for one in found)
+    return f"{value} ({low} to {high})"
+
+
+def show(rows: list[Row]) -> None:
+    for row in rows:
+        if "reference" in row:
+            print(f"reference: {mean(row['reference'])}")
+    for of in OF:
+        for (at, every), (here, change, gap) in changes(rows, of).items():
+            print(f"λ={at:g} Δ={every} {of}: {here}, against the shortest {change}, against the reference {gap}")
+        if any("reference" in row for row in rows):
+            for every in sorted({row["every"] for row in rows if "every" in row}):
+                print(f"Δ={every} {of}: meets the reference at λ = {strength(meeting(rows, of, every))}")
 
 
 if __name__ == "__main__":
