@@ -1,7 +1,7 @@
 """Does a longer interval between resamplings raise the path entropy of E-SMC, as the paper's remark says?
 
     python experiments/interval.py TEXTS --model sudoku --steps 18 --every 1 3 9 --strength 100 5 0 -o rows.jsonl
-    python experiments/interval.py results/rows/interval-sudoku.jsonl.xz    # the figures of kept rows
+    python experiments/interval.py results/rows/interval-sudoku.jsonl.xz    # the tables of the page
 
 TEXTS is a file as `unmask theory` reads it. For each strength and interval: the path entropy of the population of
 particles, which the remark is about, and of the returned one, with the difference to the shortest interval, paired by
@@ -27,11 +27,12 @@ from unmask import Recipe, load
 from unmask.core.denoiser import Denoiser
 from unmask.evaluate.header import origin
 from unmask.evaluate.stats import Figure, Mean, Places, average, bootstrap, mean
-from unmask.evaluate.theory.calibrate import BOOTSTRAPS, OF, crossing
+from unmask.evaluate.theory.calibrate import BOOTSTRAPS, OF, Calibration, Point, crossing
 from unmask.evaluate.theory.reference import Known, generated, reference
 from unmask.evaluate.theory.texts import read
 
 Row = dict[str, Any]
+NAMES = ("population", "returned")  # what the page calls population and chosen
 
 
 def main() -> None:
@@ -49,13 +50,13 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     if args.output is None:
-        show(kept(Path(args.texts)))
+        print("\n".join(tables(kept(Path(args.texts)))))
         return
     model = load(args.model, args.device)
     texts, _ = read(model, args.texts, None, args.limit, args.documents)
     about: Row = {"model": args.model, "steps": args.steps, "particles": args.particles, "n": len(texts)}
     measure(model, texts, about, args)
-    show(kept(args.output))
+    print("\n".join(tables(kept(args.output))))
 
 
 def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.Namespace) -> None:
@@ -92,7 +93,7 @@ def kept(path: Path) -> list[Row]:
     return [json.loads(line) for line in (lzma.decompress(content) if path.suffix == ".xz" else content).splitlines()]
 
 
-def changes(rows: list[Row], of: str) -> dict[tuple[float, int], tuple[Mean, Mean, Mean | None]]:
+def changes(rows: list[Row], of: str) -> dict[tuple[float, int], tuple[Mean, Mean, Mean]]:
     """(strength, interval) -> path entropy, less that of the shortest interval, less the reference; paired by text."""
     true = next((row["reference"] for row in rows if "reference" in row), None)
     found = {(row["strength"], row["every"]): row[of] for row in rows if of in row}
@@ -101,7 +102,7 @@ def changes(rows: list[Row], of: str) -> dict[tuple[float, int], tuple[Mean, Mea
         (strength, every): (
             mean(values),
             mean(less(values, found[strength, shortest[strength]])),
-            None if true is None else mean(less(values, true)),
+            mean(less(values, true or values)),
         )
         for (strength, every), values in sorted(found.items())
     }
@@ -124,22 +125,55 @@ def less(values: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one - other for one, other in zip(values, others, strict=True)]
 
 
+def spelled(found: Mean) -> str:
+    """A mean as the page has it: with a digit more than elsewhere, and no sign before a zero."""
+    value, low, high = (f"{one:.4f}" for one in (found.value, found.low, found.high))
+    return f"{value} ({low}{'–' if low[0] != '-' else ' to '}{high})".replace("-0.0000", "0.0000")
+
+
 def strength(found: Figure) -> str:
     """A strength and its interval as the page has them."""
     value, low, high = ("beyond" if one is None or math.isinf(one) else f"{one:.3g}" for one in found)
     return f"{value} ({low} to {high})"
 
 
-def show(rows: list[Row]) -> None:
-    for row in rows:
-        if "reference" in row:
-            print(f"reference: {mean(row['reference'])}")
-    for of in OF:
-        for (at, every), (here, change, gap) in changes(rows, of).items():
-            print(f"λ={at:g} Δ={every} {of}: {here}, against the shortest {change}, against the reference {gap}")
-        if any("reference" in row for row in rows):
-            for every in sorted({row["every"] for row in rows if "every" in row}):
-                print(f"Δ={every} {of}: meets the reference at λ = {strength(meeting(rows, of, every))}")
+def tables(rows: list[Row]) -> list[str]:
+    """Markdown: path entropy over the interval; with a reference also over the strength, and what meets it."""
+    sides = {name: changes(rows, of) for name, of in zip(NAMES, OF, strict=True)}
+    cells = sorted(sides[NAMES[0]])
+    strengths, intervals = sorted({at for at, _ in cells}), sorted({every for _, every in cells})
+    first, last = intervals[0], intervals[-1]
+    lines = ["| | " + " | ".join(f"Δ = {every}" for every in intervals) + f" | {last} less {first} |"]
+    lines.append("|---" * (len(intervals) + 2) + "|")
+    for name, found in sides.items():
+        for at in strengths:
+            if (at, last) in found:
+                here = [spelled(found[at, every][0]) if (at, every) in found else "–" for every in intervals]
+                lines.append(f"| {name}, λ = {at:g} | " + " | ".join(here) + f" | {spelled(found[at, last][1])} |")
+    true = next((row["reference"] for row in rows if "reference" in row), None)
+    if true is None:
+        return lines
+    head = " | ".join(f"{name} | less the reference" for name in NAMES)
+    lines += ["", f"| λ, Δ = {first}, reference {spelled(mean(true))} | {head} |", "|---|---|---|---|---|"]
+    for at in strengths:
+        if (at, first) in cells:
+            both = [sides[name][at, first] for name in NAMES]
+            lines.append(
+                f"| {at:g} | " + " | ".join(f"{spelled(here)} | {spelled(gap)}" for here, _, gap in both) + " |"
+            )
+    lines += ["", "| λ* at | " + " | ".join(NAMES) + " |", "|---|---|---|"]
+    for every in intervals:
+        lines.append(f"| Δ = {every} | " + " | ".join(strength(meeting(rows, of, every)) for of in OF) + " |")
+    return lines
+
+
+def calibration(rows: list[Row]) -> Calibration:
+    """Strengths at the shortest interval, of which a picture can be drawn."""
+    true = next(row["reference"] for row in rows if "reference" in row)
+    every = min(row["every"] for row in rows if "every" in row)
+    found = sorted((row for row in rows if row.get("every") == every), key=lambda row: row["strength"])
+    points = [Point(row["strength"], row["population"], row["chosen"], 0) for row in found]
+    return Calibration(Recipe("uniform", "smc"), OF[0], true, points, None, None, None, None, 0)
 
 
 if __name__ == "__main__":
