@@ -17,6 +17,7 @@ import argparse
 import json
 import lzma
 import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,19 +49,21 @@ def main() -> None:
     parser.add_argument("--paths", type=int, default=0, help="reference paths of each text")
     parser.add_argument("-o", "--output", type=Path, help="without it TEXTS are kept rows")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further row after so many")
     args = parser.parse_args()
+    began = time.monotonic()
     if args.output is None:
         print("\n".join(tables(kept(Path(args.texts)))))
         return
     model = load(args.model, args.device)
     texts, _ = read(model, args.texts, None, args.limit, args.documents)
     about: Row = {"model": args.model, "steps": args.steps, "particles": args.particles, "n": len(texts)}
-    measure(model, texts, about, args)
+    measure(model, texts, about, args, began + args.seconds)
     print("\n".join(tables(kept(args.output))))
 
 
-def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.Namespace) -> None:
-    """Add the rows that are not there."""
+def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.Namespace, end: float) -> None:
+    """Add the rows that are not there, none after `end`."""
     there = kept(args.output) if args.output.exists() else []
     if any(about[name] != row[name] for row in there for name in about):
         raise SystemExit(f"{args.output} has rows of something else than {about}")
@@ -79,10 +82,13 @@ def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.
             for every in args.every:
                 if (strength, every) in done:
                     continue
+                if time.monotonic() > end:
+                    return
                 results = generated(model, texts, recipe.replace(strength=strength, every=every))
                 population = [average([one.path_entropy for one in result.particles]) for result in results]
                 chosen = [result.path_entropy for result in results]
                 write({"strength": strength, "every": every, "population": population, "chosen": chosen})
+                print(f"λ={strength:g} Δ={every} population: {mean(population)}, returned: {mean(chosen)}", flush=True)
 
 
 # --- figures of the rows ---------------------------------------------------------------------------------------------
@@ -127,6 +133,8 @@ def less(values: Sequence[float], others: Sequence[float]) -> list[float]:
 
 def spelled(found: Mean) -> str:
     """A mean as the page has it: with a digit more than elsewhere, and no sign before a zero."""
+    if found.low is None or found.high is None:  # of one text
+        return f"{found.value:.4f}"
     value, low, high = (f"{one:.4f}" for one in (found.value, found.low, found.high))
     return f"{value} ({low}{'–' if low[0] != '-' else ' to '}{high})".replace("-0.0000", "0.0000")
 
@@ -141,6 +149,8 @@ def tables(rows: list[Row]) -> list[str]:
     """Markdown: path entropy over the interval; with a reference also over the strength, and what meets it."""
     sides = {name: changes(rows, of) for name, of in zip(NAMES, OF, strict=True)}
     cells = sorted(sides[NAMES[0]])
+    if not cells:
+        return []
     strengths, intervals = sorted({at for at, _ in cells}), sorted({every for _, every in cells})
     first, last = intervals[0], intervals[-1]
     lines = ["| | " + " | ".join(f"Δ = {every}" for every in intervals) + f" | {last} less {first} |"]
