@@ -173,7 +173,7 @@ def tables(rows: list[Row]) -> list[str]:
             )
     lines += ["", "| λ* at | " + " | ".join(NAMES) + " |", "|---|---|---|"]
     for every in intervals:
-        if sum(some == every for _, some in cells) < 2:  # nothing to lie between
+        if (0.0, every) not in cells or sum(some == every for _, some in cells) < 2:  # no range
             continue
         lines.append(f"| Δ = {every} | " + " | ".join(strength(meeting(rows, of, every)) for of in OF) + " |")
     return lines
