@@ -12,16 +12,26 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from unmask import Recipe, load
 from unmask.evaluate.header import origin
+from unmask.evaluate.rows import parsed
 from unmask.evaluate.stats import average, mean
 from unmask.evaluate.theory.reference import generated
 from unmask.evaluate.theory.texts import read
 
+SAME = ("model", "steps", "particles", "n")
 
-def main() -> None:
+
+def entropies(results: list[Any]) -> dict[str, list[float]]:
+    """Path entropies of the population, each a mean over particles, and of the returned paths."""
+    population = [average([one.path_entropy for one in result.particles]) for result in results]
+    return {"population": population, "chosen": [result.path_entropy for result in results]}
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts")
     parser.add_argument("--documents", action="store_true", help="TEXTS has documents: one in a row")
@@ -40,26 +50,35 @@ def main() -> None:
     texts, _ = read(model, args.texts, None, args.limit, args.documents)
     about: dict[str, Any] = {"model": args.model, "steps": args.steps, "particles": args.particles, "n": len(texts)}
     about |= origin(model.device)
-    with open(args.output, "w", encoding="utf-8") as file:
+    path = Path(args.output)
+    lines = parsed(path.read_bytes()) if path.exists() else []
+    kept = [line for line in lines if line is not None and all(line[name] == about[name] for name in SAME)]
+    done = {(line["strength"], line["every"]): line for line in kept}
+    with path.open("w", encoding="utf-8") as file:
+        file.write("".join(f"{json.dumps(line)}\n" for line in kept))
         for strength in args.strength:
             shortest: dict[str, list[float]] = {}
             for every in args.every:
-                if args.seconds is not None and time.monotonic() - began > args.seconds:
-                    return
-                recipe = Recipe("uniform", "smc", steps=args.steps, temperature=1.0, particles=args.particles)
-                results = generated(model, texts, recipe.replace(strength=strength, every=every))
-                found = {
-                    "population": [average([one.path_entropy for one in result.particles]) for result in results],
-                    "chosen": [result.path_entropy for result in results],
-                }
-                row = {**about, "strength": strength, "every": every, **found}
-                file.write(json.dumps(row) + "\n")
-                file.flush()
+                if (
+                    (strength, every) not in done
+                    and args.seconds is not None
+                    and time.monotonic() - began > args.seconds
+                ):
+                    return 75
+                row = done.get((strength, every))
+                if row is None:
+                    recipe = Recipe("uniform", "smc", steps=args.steps, temperature=1.0, particles=args.particles)
+                    row = {**about, "strength": strength, "every": every}
+                    row |= entropies(generated(model, texts, recipe.replace(strength=strength, every=every)))
+                    file.write(json.dumps(row) + "\n")
+                    file.flush()
+                found = {name: row[name] for name in ("population", "chosen")}
                 shortest = shortest or found
                 for name, values in found.items():
                     change = mean([new - old for new, old in zip(values, shortest[name], strict=True)])
                     print(f"λ={strength:g} Δ={every} {name}: {mean(values)}, against the shortest {change}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
