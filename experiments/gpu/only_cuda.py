@@ -4,7 +4,8 @@
 
 Every process collects the same tests, and claims one after another by a file that only one of them can make. Before a
 test its name is written, after it its outcome, with the reason of a failure: what was cut off is known by name. Tests
-that FOLDER has an outcome of are not run again. One that was begun twice and never ended is not begun a third time.
+that FOLDER has an outcome of are not run again. One that was begun twice and never ended is not begun a third time. A
+process that a test has left without a working GPU ends with 86: it is to be started again.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from outcomes import read
 
 LONG = 30  # seconds after its time, when a test that does not even end in Python ends its process
 TWICE = 2
+BROKEN = 86
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +52,9 @@ class Shared:
         self.folder, self.each = folder, each
         self.number, self.many = map(int, worker.split("/"))
         folder.joinpath("claims").mkdir(parents=True, exist_ok=True)
+        for claim in folder.joinpath("claims").iterdir():
+            if claim.read_text() == str(self.number):  # of an earlier process of this number
+                claim.unlink()
         lines = list(read(folder))
         self.ended = {line["test"] for line in lines if "outcome" in line}
         begun = Counter(line["test"] for line in lines if "began" in line and line["test"] not in self.ended)
@@ -80,7 +86,8 @@ class Shared:
                 continue
             name = hashlib.sha256(item.nodeid.encode()).hexdigest()[:24]
             try:
-                os.close(os.open(self.folder / "claims" / name, os.O_CREAT | os.O_EXCL))
+                with self.folder.joinpath("claims", name).open("x") as file:
+                    file.write(str(self.number))
             except FileExistsError:
                 continue
             return item
@@ -108,6 +115,8 @@ class Shared:
             signal.alarm(0)
             faulthandler.cancel_dump_traceback_later()
             self.write(**self.worst)
+            if self.worst["outcome"] == "failed" and broken():
+                os._exit(BROKEN)  # all that follow would fail
 
     def log(self) -> Any:
         return self.folder.joinpath(f"hung-{self.number}.txt").open("a", encoding="utf-8")
@@ -120,6 +129,16 @@ class Shared:
         elif report.skipped and self.worst["outcome"] == "passed":
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
             self.worst |= {"outcome": "skipped", "why": reason[-300:]}
+
+
+def broken() -> bool:
+    """Whether the GPU refuses everything from here on."""
+    try:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def too_long(*_: Any) -> None:

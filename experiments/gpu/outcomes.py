@@ -36,5 +36,11 @@ def told(folder: Path) -> str:
     outcomes, failed, cut, left = counts(folder)
     numbers = ", ".join(f"{outcomes[name]} {name}" for name in ("passed", "failed", "skipped"))
     lines = [f"GPU tests: {numbers}, {len(cut)} begun and not ended, {left} not begun"]
-    lines += [f"FAILED {line['test']}: {(line['why'].strip().splitlines() or ['?'])[-1][:300]}" for line in failed]
+    lines += [f"FAILED {line['test']}: {reason(line['why'])}" for line in failed]
     return "\n".join(lines + [f"NOT ENDED {name}" for name in cut])
+
+
+def reason(why: str) -> str:
+    """The first line of an error, of all that pytest said."""
+    lines = why.strip().splitlines() or ["?"]
+    return next((line[1:].strip() for line in lines if line.startswith("E ")), lines[-1])[:300]

@@ -52,6 +52,7 @@ from stages import CARRIED, Job, Phase, Setup
 PART = 15_000_000  # bytes of a packed file
 PARTS = 4  # 64 MiB in all
 EVERY = 45  # seconds between packings
+MARK = "UNMASK_GPU_JOB"  # in the environment of all that this starts
 LAST = 15  # seconds kept for the last one
 GIVE_UP = 2  # failures of a job that are not for want of time
 CUT = (75, 124, -signal.SIGTERM, -signal.SIGKILL)  # it goes on next time
@@ -133,9 +134,10 @@ def run_step(going: Going, job: Job, words: list[str], until: float) -> int:
     with going.setup.log(job.name).open("ab") as log:
         log.write(f"$ {' '.join(words)}\n".encode())
         log.flush()
-        about = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
+        env = going.setup.env | job.env | {MARK: f"{going.setup.run}:{job.name}"}
+        about = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "env": env}
         try:
-            child = subprocess.Popen(["nice", "-n", str(job.nice), *words], env=going.setup.env | job.env, **about)
+            child = subprocess.Popen(["nice", "-n", str(job.nice), *words], **about)
         except OSError as error:
             log.write(f"{error}\n".encode())
             return 127
@@ -143,30 +145,30 @@ def run_step(going: Going, job: Job, words: list[str], until: float) -> int:
         try:
             return child.wait(max(1.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            end(child)
+            end(f"{env[MARK]}\0")
+            child.wait()
             return 124
         finally:
             going.running.pop(job.name, None)
 
 
-def end(child: subprocess.Popen[bytes]) -> None:
-    """With all that it started: first politely."""
+def end(mark: str) -> None:
+    """All processes of a job, or of all jobs of a folder: first politely. Groups do not do, `timeout` has its own."""
     for number, patience in ((signal.SIGTERM, 4.0), (signal.SIGKILL, 1.0)):
         late = time.monotonic() + patience
-        for pid in of_session(child.pid):
+        for pid in marked(mark):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-        while time.monotonic() < late and (child.poll() is None or of_session(child.pid)):
+        while time.monotonic() < late and marked(mark):
             time.sleep(0.1)
 
 
-def of_session(leader: int) -> list[int]:
-    """Its processes that still run: groups are not enough, since `timeout` makes one of its own."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError, ValueError):
-            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
-            if int(session) == leader and state != "Z":
+def marked(mark: str) -> list[int]:
+    """Processes that run with this beginning of a mark in their environment."""
+    found, told = [], f"\0{MARK}={mark}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if told in b"\0" + path.read_bytes():
                 found.append(int(path.parent.name))
     return found
 
@@ -215,9 +217,8 @@ def run_phase(going: Going, phase: Phase, limit: int) -> None:
     for job in jobs:
         threads[job].join()
     for job in fillers:  # they run on as long as the others do
-        child = going.running.get(job.name)
-        if child is not None:
-            end(child)
+        if job.name in going.running:
+            end(f"{going.setup.run}:{job.name}\0")
         threads[job].join()
     took = time.monotonic() - began
     seconds = going.state.setdefault("seconds", {})
@@ -286,13 +287,15 @@ def command_go(args: argparse.Namespace) -> int:
     state = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     file.write_text(json.dumps(state), encoding="utf-8")
     going = Going(setup, args.out.resolve(), began + args.seconds - LAST, args.only, state)
+    if marked(f"{setup.run}:"):
+        going.tell("processes of a killed command still run: they are ended")
+        end(f"{setup.run}:")
     going.tell(f"commit {setup.commit()}, device {setup.device}{', tiny' if setup.tiny else ''}")
     stopped = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         going.ends = 0.0
-        for child in list(going.running.values()):
-            end(child)
+        end(f"{setup.run}:")
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
