@@ -114,10 +114,8 @@ def run_time(args: argparse.Namespace) -> Iterator[Line]:
         canvas = from_prompt(models["float"], prompt, args.length)
         times: dict[str, list[float]] = {kind: [] for kind in KINDS}
         with torch.no_grad():
-            for model in models.values():  # records the steps
-                some = Walking(model, recipe, canvas, first, bare=bare)
-                while some.go(EVERY) and some.last is not None and some.last.step < 2 * first:
-                    pass
+            for model in models.values():
+                begun(Walking(model, recipe, canvas, first, bare=bare), 2 * first)
             for number in range(args.rounds):
                 for kind, found in walked(models, recipe, canvas, first, bare, number).items():
                     times[kind].append(found)
@@ -125,6 +123,12 @@ def run_time(args: argparse.Namespace) -> Iterator[Line]:
         yield {"what": "time", "name": name, "ms": ms, "each": times, "size": args.size, "prompt": args.prompt} | {
             "recipe": recipe.to_dict(), "dtype": str(models["float"].network.like.dtype), **origin(device)
         }  # fmt: skip
+
+
+def begun(walk: Walking, steps: int) -> None:
+    """Some steps, which records them; the recordings are free for the next walk once this one is let go."""
+    while walk.go(EVERY) and walk.last is not None and walk.last.step < steps:
+        pass
 
 
 def walked(models: dict[str, Transformer], recipe: Recipe, canvas: Any, first: int, bare: bool, turn: int) -> Line:

@@ -51,6 +51,7 @@ from stages import CARRIED, Job, Phase, Setup
 
 PART = 15_000_000  # bytes of a packed file
 PARTS = 4  # 64 MiB in all
+CARRY = 15 << 20  # bytes that travel beside the tracked files
 EVERY = 45  # seconds between packings
 MARK = "UNMASK_GPU_JOB"  # in the environment of all that this starts
 LAST = 15  # seconds kept for the last one
@@ -337,8 +338,11 @@ def command_carry(args: argparse.Namespace) -> int:
              for what in ("HEAD", "HEAD:src/unmask")]  # fmt: skip
     (CARRIED / "commit").write_text(":".join(names), encoding="utf-8")
     size = sum(path.stat().st_size for path in CARRIED.rglob("*") if path.is_file())
-    print(f"{CARRIED}: {size / 2**20:.1f} MiB, commit {names[0][:10]}")
-    return 0
+    fits = size < CARRY
+    print(
+        f"{CARRIED}: {size / 2**20:.1f} MiB, commit {names[0][:10]}{'' if fits else ': too much beside the tracked files'}"
+    )
+    return int(not fits)
 
 
 def command_list(args: argparse.Namespace) -> int:
