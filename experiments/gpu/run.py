@@ -339,9 +339,8 @@ def command_carry(args: argparse.Namespace) -> int:
     (CARRIED / "commit").write_text(":".join(names), encoding="utf-8")
     size = sum(path.stat().st_size for path in CARRIED.rglob("*") if path.is_file())
     fits = size < CARRY
-    print(
-        f"{CARRIED}: {size / 2**20:.1f} MiB, commit {names[0][:10]}{'' if fits else ': too much beside the tracked files'}"
-    )
+    more = "" if fits else ": too much beside the tracked files"
+    print(f"{CARRIED}: {size / 2**20:.1f} MiB, commit {names[0][:10]}{more}")
     return int(not fits)
 
 
