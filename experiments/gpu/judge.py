@@ -6,8 +6,8 @@ OUT is the folder that came back, RUN one for what it unpacks to and for RUN/jud
 as well. Judging stories needs the source of the stories (--source). --paper computes and judges the pages of the paper
 whose cells are all there, which takes an hour. Nothing of the repository is changed: at the end is listed which files
 of rows the new ones replace, and what that does to the size of the repository: the paper-*.jsonl.xz (680 KB, the text
-ones of the former model), search-paths (212 KB, which would be some 1.2 MB with the first pass of the study whole: leave
-cells or digits out), ends, speed-blocks-h200; cards, table7, seconds and interval are new.
+ones of the former model), search-paths (212 KB, which would be some 1.2 MB with the first pass of the study whole:
+leave cells or digits out), ends, speed-blocks-h200; cards, table7, seconds and interval are new.
 """
 
 from __future__ import annotations

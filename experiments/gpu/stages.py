@@ -187,7 +187,7 @@ TESTS = ("cuda", "cuda_replay", "fused", "fused_layer", "packed", "attention", "
 
 
 def tests(s: Setup) -> list[Job]:
-    many = int(s.few(6))
+    many = int(s.few(12))  # compiling kernels is most of it
     files = [f"tests/test_{name}.py" for name in TESTS] + ["tests/train/test_stories.py"]
     plugins = ("-p", "no:cacheprovider", "-p", "only_cuda", "--outcomes", str(s.run / "tests"))
     words = [s.python, "-m", "pytest", "-q", "--tb=short", *plugins]
@@ -374,7 +374,7 @@ def later(s: Setup) -> list[Job]:
 
 
 PHASES = (
-    Phase("tests", "all GPU tests, and files for later", 170, 40, tests, forget_claims),
+    Phase("tests", "all GPU tests, and files for later", 190, 40, tests, forget_claims),
     Phase("cards", "packed layers of LLaDA's size; timed", 160, 40, cards),
     Phase("speed", "a step with and without a constraint; timed", 75, 40, speed),
     Phase("blocks", "a step with a cache; timed", 150, 90, blocks),
