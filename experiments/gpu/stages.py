@@ -40,7 +40,7 @@ class Setup:
         env |= {"TRITON_CACHE_DIR": str(run / "triton"), "TORCHINDUCTOR_CACHE_DIR": str(run / "inductor")}
         python = os.environ.get("PYTHON", sys.executable)
         env["PYTHON"] = python
-        if not Path(".git").exists() and (CARRIED / "commit").exists():
+        if (CARRIED / "commit").exists():  # asked for only where git knows nothing
             env.setdefault("UNMASK_COMMIT", (CARRIED / "commit").read_text(encoding="utf-8").strip())
         known = (CARRIED / "countdown", Path("shared/data/countdown"), Path(os.environ.get("COUNTDOWN", "nowhere")))
         data = next((path.resolve() for path in known if (path / "cd4_test.jsonl").exists()), None)
@@ -59,9 +59,10 @@ class Setup:
         return [] if self.tiny else ["--dtype", "bfloat16"]
 
     def commit(self) -> str | None:
-        words = ["git", "rev-parse", "HEAD"]
-        known = subprocess.run(words, capture_output=True, text=True).stdout if Path(".git").exists() else None
-        return (known and known[:10]) or self.env.get("UNMASK_COMMIT", "")[:10] or None
+        known = ""
+        if Path(".git").exists() and shutil.which("git"):
+            known = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+        return (known or self.env.get("UNMASK_COMMIT", ""))[:10] or None
 
     def few(self, many: int, few: int = 2) -> str:
         return str(few if self.tiny else many)
