@@ -278,7 +278,7 @@ def table7(s: Setup) -> list[Job]:
 
 
 def runtime(s: Setup) -> list[Job]:
-    more = ("--scale", 0.1) if s.tiny else ()
+    more = ("--scale", 0.03) if s.tiny else ()
     how = ("--on", "text", "--device", s.device, "--out", s.rows / "runtime", "--no-pictures", *more)
     return [Job("runtime", (always(s.unmask("paper", "runtime", *how)),))]
 
@@ -303,7 +303,7 @@ def ends(s: Setup, *parts: str) -> list[Job]:
     how += ("--problems", s.rows / "ends-problems.jsonl", *(("--length", 8, "--story-length", 8) if s.tiny else ()))
 
     def one(part: str, file: Path) -> Job:
-        step = until("--seconds", 20, s.script("ends.py", "run", file, *how, "--only", part))
+        step = until("--seconds", 20, s.script("ends.py", "run", file, *how, "--only", f"{part}{'conf' * s.tiny}"))
         return Job(f"ends-{part.split(':')[0].replace(' ', '-')}", (sets(s)[-1], step))
 
     return [one(part, s.rows / f"ends-rows-{part.split(':')[0].replace(' ', '-')}.jsonl") for part in parts]
@@ -348,7 +348,8 @@ def graded(s: Setup) -> list[Job]:
 
 def theory(s: Setup) -> list[Job]:
     """The remark on the interval, on puzzles and on stories of the model; the law of a token by steps."""
-    every = ("--particles", 8, "--strength", 0, 5, 100, "--device", s.device)
+    strong = (0,) if s.tiny else (0, 5, 100)
+    every = ("--particles", s.few(8), "--strength", *strong, "--device", s.device)
     boards = ("--model", "sudoku", "--limit", s.few(500), "--steps", 27, "--every", 2, 4, 8, 16)
     told = ("--model", "text", "--limit", s.few(128), "--steps", s.few(64, 8), "--every", 4, 16)
     texts, n = s.rows / "stories.jsonl", s.few(128)
@@ -371,7 +372,7 @@ def theory(s: Setup) -> list[Job]:
 
 
 def later(s: Setup) -> list[Job]:
-    return [*ends(s, "8 paths"), random_forms(s, False)]
+    return [*ends(s, "8 paths: "), random_forms(s, False)]
 
 
 PHASES = (
