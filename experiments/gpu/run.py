@@ -43,6 +43,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import stages
@@ -79,7 +80,7 @@ class Going:
     out: Path
     ends: float
     only: Sequence[str] = ()
-    state: dict[str, dict[str, float]] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)  # commit, and by phase and job: seconds, failures
     lines: list[str] = field(default_factory=list)
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -111,7 +112,7 @@ def run_job(going: Going, job: Job, until: float) -> None:
     """Its steps, one after another, those that are done left out."""
     began = time.monotonic()
     for number, step in enumerate(job.steps):
-        if mark(going, job, number).exists():
+        if number >= job.files and mark(going, job, number).exists():
             continue
         left = int(until - time.monotonic())
         if left < 5:
@@ -286,6 +287,11 @@ def command_go(args: argparse.Namespace) -> int:
         (setup.run / name).mkdir(parents=True, exist_ok=True)
     file = setup.run / "state.json"
     state = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if state.get("commit") != setup.commit():  # outcomes of tests are of one commit; rows name theirs
+        shutil.rmtree(setup.run / "tests", ignore_errors=True)
+        for path in (setup.run / "done").glob("tests-*"):
+            path.unlink()
+        state = {**state, "commit": setup.commit(), "failures": {}}
     file.write_text(json.dumps(state), encoding="utf-8")
     going = Going(setup, args.out.resolve(), began + args.seconds - LAST, args.only, state)
     if marked(f"{setup.run}:"):
