@@ -192,7 +192,7 @@ def tests(s: Setup) -> list[Job]:
     many = int(s.few(12))  # compiling kernels is most of it
     files = [f"tests/test_{name}.py" for name in TESTS] + ["tests/train/test_stories.py"]
     plugins = ("-p", "no:cacheprovider", "-p", "only_cuda", "--outcomes", str(s.run / "tests"))
-    words = [s.python, "-m", "pytest", "-q", "--tb=short", *plugins]
+    words = [s.python, "-m", "pytest", "-q", "--tb=short", *plugins, "--each", "90"]
     paths = [s.env["PYTHONPATH"], *(str(path.resolve()) for path in (Path("experiments/gpu"), CARRIED / "python"))]
     env = {"PYTHONPATH": os.pathsep.join(paths), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins may lack parts there
     again = '"$1" -c "import pytest" || exit 9\n'  # 1 would be tests that failed
