@@ -27,6 +27,7 @@ import numpy as np
 from unmask import Recipe, load
 from unmask.core.denoiser import Denoiser
 from unmask.evaluate.header import origin
+from unmask.evaluate.rows import parsed
 from unmask.evaluate.stats import Figure, Mean, Places, average, bootstrap, mean
 from unmask.evaluate.theory.calibrate import BOOTSTRAPS, OF, Calibration, Point, crossing
 from unmask.evaluate.theory.reference import Known, generated, reference
@@ -36,7 +37,7 @@ Row = dict[str, Any]
 NAMES = ("population", "returned")  # what the page calls population and chosen
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts")
     parser.add_argument("--documents", action="store_true", help="TEXTS has documents: one in a row")
@@ -54,20 +55,22 @@ def main() -> None:
     began = time.monotonic()
     if args.output is None:
         print("\n".join(tables(kept(Path(args.texts)))))
-        return
+        return 0
     model = load(args.model, args.device)
     texts, _ = read(model, args.texts, None, args.limit, args.documents)
     about: Row = {"model": args.model, "steps": args.steps, "particles": args.particles, "n": len(texts)}
-    measure(model, texts, about, args, began + args.seconds)
+    whole = measure(model, texts, about, args, began + args.seconds)
     print("\n".join(tables(kept(args.output))))
+    return 0 if whole else 75
 
 
-def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.Namespace, end: float) -> None:
-    """Add the rows that are not there, none after `end`."""
+def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.Namespace, end: float) -> bool:
+    """Add the rows that are not there, none after `end`; whether all are there then."""
     there = kept(args.output) if args.output.exists() else []
     if any(about[name] != row[name] for row in there for name in about):
         raise SystemExit(f"{args.output} has rows of something else than {about}")
     done = {(row.get("strength"), row.get("every")) for row in there}
+    args.output.write_text("".join(f"{json.dumps(row)}\n" for row in there), encoding="utf-8")  # without a torn line
     recipe = Recipe("uniform", "smc", steps=args.steps, temperature=1.0, particles=args.particles)
     with args.output.open("a", encoding="utf-8") as file:
 
@@ -83,12 +86,13 @@ def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.
                 if (strength, every) in done:
                     continue
                 if time.monotonic() > end:
-                    return
+                    return False
                 results = generated(model, texts, recipe.replace(strength=strength, every=every))
                 population = [average([one.path_entropy for one in result.particles]) for result in results]
                 chosen = [result.path_entropy for result in results]
                 write({"strength": strength, "every": every, "population": population, "chosen": chosen})
                 print(f"λ={strength:g} Δ={every} population: {mean(population)}, returned: {mean(chosen)}", flush=True)
+    return True
 
 
 # --- figures of the rows ---------------------------------------------------------------------------------------------
@@ -96,7 +100,8 @@ def measure(model: Denoiser, texts: Sequence[Known], about: Row, args: argparse.
 
 def kept(path: Path) -> list[Row]:
     content = path.read_bytes()
-    return [json.loads(line) for line in (lzma.decompress(content) if path.suffix == ".xz" else content).splitlines()]
+    content = lzma.decompress(content) if path.suffix == ".xz" else content
+    return [row for row in parsed(content) if row is not None]
 
 
 def changes(rows: list[Row], of: str) -> dict[tuple[float, int], tuple[Mean, Mean, Mean]]:
@@ -189,4 +194,4 @@ def calibration(rows: list[Row]) -> Calibration:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
