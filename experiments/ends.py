@@ -88,7 +88,7 @@ def base(way: str) -> str:
 # --- decoding --------------------------------------------------------------------------------------------------------
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
     torch.set_float32_matmul_precision("high")  # TF32 on a GPU
     ways = {name: way for name, way in WAYS.items() if any(part in name for part in args.only or [""])}
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
                 continue
             if time.monotonic() - began > args.seconds:
                 print(f"stopped after {args.seconds:g} s: the same command continues", file=sys.stderr)
-                return
+                return 75
             kind, how = ways[name]
             prompts = [asked[number] if kind == "problems" else "" for number in todo]
             recipe = Recipe(**{"length": lengths[kind], **how})
@@ -118,6 +118,7 @@ def run(args: argparse.Namespace) -> None:
             given = [len(encode(model, prompt)) for prompt in prompts]
             file.add(_row(name, number, *one, model) for number, *one in zip(todo, golds, given, found, strict=True))
             print(f"{time.monotonic() - began:6.0f} s  {name}, up to {part[-1]}", file=sys.stderr, flush=True)
+    return 0
 
 
 def _asked(example: Example, chat: bool) -> Text:
@@ -173,7 +174,7 @@ def _path(one: Particle, gold: Example | None, given: int, model: Denoiser) -> L
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
-def table(args: argparse.Namespace) -> None:
+def table(args: argparse.Namespace) -> int:
     lines = [line for line in parsed(Path(args.file).read_bytes()) if line is not None]
     if not lines or lines[0].get("kind") != KIND:
         raise InputError(f"{args.file!r} has no rows of this script", "make them with `run`")
@@ -184,6 +185,7 @@ def table(args: argparse.Namespace) -> None:
         some = {name: ways[name] for name in WAYS if name.startswith(group) and ways[name]}
         if some:
             print("\n".join(["", *_grid(group, some)]))
+    return 0
 
 
 def _grid(group: str, ways: dict[str, dict[int, Line]]) -> list[str]:
@@ -267,11 +269,10 @@ def main(words: Sequence[str] | None = None) -> int:
     two.add_argument("file")
     args = parser.parse_args(words)
     try:
-        {"run": run, "table": table}[args.command](args)
+        return {"run": run, "table": table}[args.command](args)
     except UnmaskError as error:
         print(f"ends: error: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python experiments/pack_theory.py OUT results
 
 writes rows/NAME.jsonl.xz for every part: a line with its recipe, model, data, machine, date and commit, then its rows,
-with four digits of each number; and figures/NAME.svg. The stories are not kept: their seed gives them again.
+with four digits of each number; and figures/NAME.svg, for intervals that of path entropy over the strength. The stories
+are not kept: their seed gives them again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import lzma
 import shutil
 from pathlib import Path
 from typing import Any
+
+import interval
+
+from unmask.evaluate.theory.report import draw_calibration
 
 SUMMARY = {"bins", "integrals", "ends", "context", "divergence", "law", "step_loss", "several_at_once", "kl_at_least"}
 SUMMARY |= {"reference", "curve", "noise", "seconds"}  # all but the last can be made again of the rows
@@ -34,6 +39,8 @@ def main() -> None:
             shutil.copyfile(picture, args.results / "figures" / f"{kind}{name}.svg")
         elif name.startswith("interval") and part.suffix == ".jsonl":
             lines, name = read(part), part.stem
+            picture = args.results / "figures" / f"{name.replace('interval', 'theory-calibrate')}.svg"
+            draw_calibration(interval.calibration(lines), picture)
         else:
             continue
         target = args.results / "rows" / f"{name}.jsonl.xz"

@@ -1,6 +1,6 @@
 """Cells of `unmask paper` in several processes on one device, each once, until all are done or time is up.
 
-    python experiments/paper_cells.py DIR --device cuda --dtype bfloat16 --processes 12 --limit 280 --pack FOLDER
+    python experiments/paper_cells.py DIR --device cuda --dtype bfloat16 --processes 12 --limit 280
     python experiments/paper_cells.py DIR --list
 
 `unmask paper NAME --on PLACE --out DIR` locks the rows of all cells of an experiment, and experiments share cells: here
@@ -14,14 +14,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
 import json
 import multiprocessing
-import os
 import queue
 import sys
-import tarfile
-import threading
 import time
 import traceback
 from collections.abc import Iterable
@@ -51,7 +47,6 @@ OPEN = {"sudoku": 56, "countdown": 41, "problems": 128, "text": 252}  # steps wi
 ADAPTIVE = {"eb": 0.3, "fast-dllm": 0.3}  # of them
 TOGETHER = 512  # rows of word problems at a time on a GPU: the package's 32 are for larger models
 LONG = 400_000  # evaluations of a cell of texts from which it waits for the puzzles
-PART = 15_000_000  # bytes of a packed file
 
 
 @dataclass(frozen=True)
@@ -169,9 +164,6 @@ def run_all(args: argparse.Namespace) -> int:
         workers[-1].start()
     maker = context.Process(target=make_questions, args=(args, list(todo)), name="questions")
     maker.start()
-    stopped = threading.Event()
-    packer = threading.Thread(target=_pack_often, args=(args, stopped))
-    packer.start()
     running = failed = done = 0
     again: set[Job] = set()
     try:
@@ -202,9 +194,6 @@ def run_all(args: argparse.Namespace) -> int:
             worker.join(0.0 if left else 5.0)
             if worker.is_alive():
                 worker.terminate()
-        stopped.set()
-        packer.join()
-        pack(args)
     print(f"{time.monotonic() - began:.0f} s: {done} cells done, {left} left, {failed} failed", flush=True)
     return 75 if left else int(failed > 0)
 
@@ -216,30 +205,6 @@ def _check_commit() -> None:
     print(f"commit {found}", flush=True)
     if found is None or found.endswith("+"):
         print("these rows are not of a clean commit: pages will say so", file=sys.stderr, flush=True)
-
-
-def _pack_often(args: argparse.Namespace, stopped: threading.Event) -> None:
-    while not stopped.wait(45):
-        pack(args)
-
-
-def pack(args: argparse.Namespace) -> None:
-    """Rows and questions so far, in parts that are joined by `cat`: paper.part-00 and so on."""
-    if args.pack is None:
-        return
-    args.pack.mkdir(parents=True, exist_ok=True)
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w:xz", preset=1) as file:
-        for path in sorted([*args.out.glob("rows/*.jsonl"), *args.out.glob("*.txt")]):
-            content = path.read_bytes()  # it may grow
-            about = tarfile.TarInfo(str(path.relative_to(args.out)))
-            about.size = len(content)
-            file.addfile(about, io.BytesIO(content))
-    content = whole.getvalue()
-    for number, begin in enumerate(range(0, len(content), PART)):
-        part = args.pack / f"paper.part-{number:02}"
-        part.with_suffix(".new").write_bytes(content[begin : begin + PART])
-        os.replace(part.with_suffix(".new"), part)
 
 
 def show(args: argparse.Namespace) -> int:
@@ -261,7 +226,6 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="experiments, places, or quality-text")
     parser.add_argument("--at-most", type=int, help="questions or texts of a cell, for a trial")
     parser.add_argument("--scale", type=float, default=1.0, help="as in `unmask paper`, for a trial")
-    parser.add_argument("--pack", type=Path, metavar="FOLDER", help="where all rows are packed, every 45 seconds")
     parser.add_argument("--list", action="store_true", help="only print the cells")
     args = parser.parse_args()
     return (show if args.list else run_all)(args)

@@ -2,20 +2,21 @@
 # What a step with a cache costs on a GPU, beside its floor and public loops with a cache, and without one uncompiled;
 # comments say what is aimed at. What fails or lasts too long is told, and the next run begins.
 # usage: [ONLY="llada sdar"] [LIMIT=150] speed_blocks.sh DIR LOG    DIR is for the JSON and the plots
+# For a trial on a CPU: DEVICE=cpu TINY=1 ONLY=llada.
 set -uo pipefail
-dir=$1 log=$2
+dir=$1 log=$2 device=${DEVICE:-cuda} python=${PYTHON:-python3}
 mkdir -p "$dir"
 speed() {
     local name=$1
     shift
     [[ -z "${ONLY:-}" || " $ONLY " == *" $name "* ]] || return 0
-    echo "\$ unmask bench speed --device cuda $*"
-    timeout "${LIMIT:-150}" python3 -m unmask bench speed --device cuda "$@" --json >"$dir/$name.json" || {
+    echo "\$ unmask bench speed --device $device $*"
+    timeout "${LIMIT:-150}" "$python" -m unmask bench speed --device "$device" "$@" --json >"$dir/$name.json" || {
         echo "  failed, or longer than ${LIMIT:-150} seconds"
         rm -f "$dir/$name.json"
         return 0
     }
-    python3 - "$dir/$name.json" <<'PYTHON'
+    "$python" - "$dir/$name.json" <<'PYTHON'
 import json, sys
 found = json.load(open(sys.argv[1]))
 points = found.get("sweep", {}).get("particles", [found])
@@ -24,7 +25,7 @@ for row in points:
     print(f"  {row['particles']} particles: step {row['step_ms']:.2f} ms, {row['ratio_to_floor']:.3f} of the floor "
           f"({row['backbone']} {row['floor_ms']:.2f} ms), "
           f"{row['step_ms'] / points[0]['step_ms']:.2f} of {points[0]['particles']} particles, "
-          f"{row['tokens_per_second']:.0f} tokens a second, peak {row['peak_mib']:.0f} MiB, "
+          f"{row['tokens_per_second']:.0f} tokens a second, peak {row['peak_mib'] or 0:.0f} MiB, "
           f"first decode {row['start_seconds']:.1f} s to its third step")
     if cached is not None:
         for figure in ("public_cached_ms", "public_cached_row_ms"):
@@ -37,10 +38,12 @@ for row in points:
     print(f"    ways {row['backbones_ms']} head {row['head_ms']:.2f} notes {row['notes']}")
 PYTHON
 }
-window="--size llada --prompt 256 --length 256 --sampler semi-ar --block-length 32 --scope block --cache --cache-before 0 --cache-after 0 --uncompiled"
+at="--size llada --prompt 256 --length 256 --block-length 32"
+[ -z "${TINY:-}" ] || at="--size tiny --prompt 8 --length 64 --block-length 16 --no-compile"
+window="$at --sampler semi-ar --scope block --cache --cache-before 0 --cache-after 0 --uncompiled"
 {
     date -u +%Y-%m-%d
-    python3 -c 'import torch; print("torch", torch.__version__, "on", torch.cuda.get_device_name())'
+    "$python" -c 'import torch; print("torch", torch.__version__, "on", torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU")'
     # LLaDA's size, 256 + 256, blocks of 32, dual cache: 8 particles at most 1.10 of the floor, at most 2 times the step of
     # one, at least 8 times faster than without a cache, and faster than public_cached_row_ms
     speed llada $window --particles 8 --against exact --repeat 1 --sweep particles=1,8

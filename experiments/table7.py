@@ -23,7 +23,7 @@ from unmask.models import fingerprint
 from unmask.models.wrap import Chunked
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("rows", type=Path)
@@ -39,7 +39,7 @@ def main() -> None:
     place = experiment.places[args.place]
     todo = [(cell, experiment.recipe(cell, place)) for cell in experiment.at(place)]
     todo.sort(key=lambda one: ((one[1].steps or 0) > 256 and one[0].how == "sequential", one[1].steps))
-    done: dict[str, dict[str, Any]] = {}  # by what is run: vanilla is one run for all configurations
+    left, done = 0, dict[str, dict[str, Any]]()  # by what is run: vanilla is one run for all configurations
     if args.rows.exists():
         done = {
             json.dumps([row["recipe"], row["how"]]): row for row in map(json.loads, args.rows.open(encoding="utf-8"))
@@ -57,6 +57,7 @@ def main() -> None:
                 continue
             if args.seconds is not None and time.monotonic() - began > args.seconds:
                 print(f"left: {cell.name}")
+                left += 1
                 continue
             asked = Chunked(model, 1) if cell.how == "sequential" else model
             decode_batch(asked, [place.prompt], recipe=recipe.replace(steps=2))  # warms up
@@ -65,7 +66,8 @@ def main() -> None:
             file.write(json.dumps(done[key]) + "\n")
             file.flush()
             print(f"{cell.name}: {found['seconds']:.3f} s, {found['calls']} calls", flush=True)
+    return 75 if left else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

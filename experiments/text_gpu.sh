@@ -8,8 +8,6 @@
 #   text_gpu.sh mixture RUN STEPS          the two attentions at small scale, in the background, on the training's stories
 #   text_gpu.sh merge RUN OUT              8 bits: into this checkout, and in parts of 12 MB into OUT
 #   text_gpu.sh measure RUN OUT SECONDS    problems, stories, ends; several processes at once. Rows come into OUT all along.
-#                                          PAPER=1: experiments of the paper beside it, as in the next stage
-#   text_gpu.sh paper RUN OUT SECONDS      experiments of the paper on the new model; judged later
 #   text_gpu.sh pack RUN OUT               all rows and logs once more
 #
 # For a trial on a CPU: DEVICE=cpu TINY=1.
@@ -21,7 +19,7 @@ export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHON=${PYTHON:-python3}
 python=$PYTHON
 bundled=src/unmask/models/weights/text
-mkdir -p "$run/logs" "$run/rows" "$run/paper"
+mkdir -p "$run/logs" "$run/rows"
 
 fail() { echo "text_gpu: $stage: $*" >&2 && exit 1; }
 
@@ -173,7 +171,6 @@ measure() { # out seconds
         --only "problems: " "stories: " ${ends_length[@]+"${ends_length[@]}"}
     job ends-eight "${ends[@]}" "$run/rows/ends-eight.jsonl" "${about[@]}" --n "$few" --only "8 paths" \
         ${ends_length[@]+"${ends_length[@]}"}
-    [ -z "${PAPER:-}" ] || papers
     finish "$out"
 }
 
@@ -199,42 +196,11 @@ PYTHON
     ends_length=(--length 8 --story-length 8)
 }
 
-paper() { # out seconds
-    limit=$2
-    papers
-    finish "$1"
-}
-
-papers() { # the most wanted first, two at a time; `quality` with all its texts
-    local more=(--dtype bfloat16 --compile) cut=(--limit "${LIMIT:-128}")
-    [ -z "$tiny" ] || { more=(--scale 0.05) cut=(--limit 2); }
-    local names=${NAMES:-"quality steps guidance particles greedy strength"}
-    job paper bash -c '
-        set -o pipefail
-        one() { # experiments share cells: one that finds such a cell being decoded is run again
-            run=$1 name=$2; shift 2
-            for _ in $(seq 12); do
-                "$@" >"$run/logs/paper-$name.txt" 2>&1 && { echo "$name is done"; return 0; }
-                grep -q "another run is writing" "$run/logs/paper-$name.txt" || break
-                sleep 5
-            done
-            echo "$name failed: $(tail -n 1 "$run/logs/paper-$name.txt")"; return 1
-        }
-        export -f one
-        python=$1 run=$2 device=$3 names=$4 most=$5 cut=$6; shift 6
-        bad=0
-        for name in $names; do
-            limit=$cut; [ "$name" = quality ] && limit=$most
-            echo "one $run $name $python -m unmask paper $name --on text --device $device --out $run/paper --judge none --no-pictures $limit $*"
-        done | xargs -P 2 -I LINE bash -c LINE || bad=1
-        exit $bad' bash "$python" "$run" "$device" "$names" "${tiny:+--limit 2}" "${cut[*]}" "${more[@]}"
-}
-
 pack() { # out [quick]: rows and logs, in files of at most 15 MB
     local out=$1 new="$run/rows.$BASHPID.tar.xz" level=6
     [ $# -lt 2 ] || level=0
     mkdir -p "$out"
-    (cd "$run" && tar cf - --warning=no-file-changed rows logs paper train/log.jsonl train/loss.svg train/held-0000[012].npy \
+    (cd "$run" && tar cf - --warning=no-file-changed rows logs train/log.jsonl train/loss.svg train/held-0000[012].npy \
         mixture/*.txt mixture/*/log.jsonl 2>/dev/null || true) | xz -T 4 -"$level" >"$new"
     rm -f "$out"/rows.part-*
     split -b 15M "$new" "$out/rows.part-"
@@ -244,6 +210,6 @@ pack() { # out [quick]: rows and logs, in files of at most 15 MB
 
 shift 2
 case $stage in
-begin | watch | stop | mixture | merge | measure | paper | pack) "$stage" "$@" ;;
+begin | watch | stop | mixture | merge | measure | pack) "$stage" "$@" ;;
 *) fail "there is no such stage" ;;
 esac

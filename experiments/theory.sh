@@ -42,8 +42,8 @@ if [ "$what" = text ]; then
     part stories.jsonl stories "$3"
     data=$out/stories.jsonl
     part theory-text theory "$data" --documents --steps 32 --draws 32 --paths 1 --best-of 4 --limit 16
-    part calibrate-text calibrate "$data" --documents --steps 8 --every 2 --limit 16 --points 6 --paths 2
-    part interval-text.jsonl interval "$data" --documents --model text --steps 8 --every 2 4 --strength 5 100 --limit 16
+    part calibrate-text calibrate "$data" --documents --steps 8 --every 2 --limit 16 --points 5 --paths 2
+    part interval-text.jsonl interval "$data" --documents --model text --steps 8 --every 2 4 --strength 100 5 0 1000 --limit 16 --paths 2
 elif [ "$what" = puzzles ]; then
     part sudoku.txt puzzles sudoku --count 64 --clues 28 --seed 77 --answers
     part grids.txt puzzles sudoku --count 64 --seed 77 --solved
@@ -51,10 +51,10 @@ elif [ "$what" = puzzles ]; then
     part theory-sudoku theory "$out/sudoku.txt" --model sudoku --steps 27 --data-entropy 0 --best-of 4
     part theory-grids theory "$out/grids.txt" --model sudoku --steps 27 --data-entropy 72.5 --limit 32 --paths 1
     part theory-countdown theory "$out/countdown.jsonl" --model countdown --steps 20 --best-of 4
-    part calibrate-sudoku calibrate "$out/sudoku.txt" --model sudoku --steps 18 --every 1 --limit 32 --points 6 --paths 2
-    part calibrate-countdown calibrate "$out/countdown.jsonl" --model countdown --steps 14 --every 1 --limit 32 --points 6 --paths 2
-    part calibrate-sudoku-every3 calibrate "$out/sudoku.txt" --model sudoku --steps 18 --every 3 --limit 32 --points 6 --paths 2
-    part interval-sudoku.jsonl interval "$out/sudoku.txt" --model sudoku --every 1 9 --strength 5 100 --limit 16
+    part calibrate-sudoku calibrate "$out/sudoku.txt" --model sudoku --steps 18 --every 1 --limit 32 --points 5 --paths 2
+    part calibrate-countdown calibrate "$out/countdown.jsonl" --model countdown --steps 14 --every 1 --limit 32 --points 5 --paths 2
+    part calibrate-sudoku-every3 calibrate "$out/sudoku.txt" --model sudoku --steps 18 --every 3 --limit 32 --points 5 --paths 2
+    part interval-sudoku.jsonl interval "$out/sudoku.txt" --model sudoku --every 1 3 9 --strength 100 5 0 1000 --limit 32 --paths 2
 else
     echo "$what is neither text nor puzzles" >&2
     exit 2

@@ -40,7 +40,7 @@ def test_a_run_is_stopped_continued_and_printed(
 ) -> None:
     file = tmp_path / "rows.jsonl"
     run = ["run", str(file), *words, "--n", "3", "--stories", "2", "--length", "5", "--story-length", "6"]
-    assert ends.main([*run, "--seconds", "0", "--rows", "8"]) == 0
+    assert ends.main([*run, "--seconds", "0", "--rows", "8"]) == 75
     assert len(lines(file)) == 1 and "continues" in capsys.readouterr().err
     assert ends.main([*run, "--rows", "8"]) == 0
     header, *rows = lines(file)

@@ -43,7 +43,7 @@ def test_every_cell_of_a_page_is_planned_once() -> None:
 
 def test_the_paper_takes_the_rows_of_the_cells(tmp_path: Path) -> None:
     """Rows made cell by cell are those of the whole experiment: it decodes nothing more, and changes no file."""
-    given = {"device": "cpu", "dtype": None, "at_most": 1, "scale": 0.05, "only": ["steps-sudoku"], "pack": None}
+    given = {"device": "cpu", "dtype": None, "at_most": 1, "scale": 0.05, "only": ["steps-sudoku"]}
     args = argparse.Namespace(out=tmp_path, processes=1, limit=120, **given)
     assert paper_cells.run_all(args) == 0
     files = {path.name: path.read_bytes() for path in (tmp_path / "rows").iterdir()}

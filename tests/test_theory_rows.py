@@ -17,6 +17,7 @@ from unmask.evaluate.theory.report import study, summary
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "experiments"))
 
+import interval  # noqa: E402
 import pack_theory  # noqa: E402
 import theory_summary  # noqa: E402
 
@@ -65,3 +66,36 @@ def test_rows_give_the_summary_of_the_run_that_wrote_them(tmp_path: Path) -> Non
         exact["divergence"]["best_drift"]["value"], abs=1e-3
     )
     assert again["context"]["fall"]["value"] == pytest.approx(exact["context"]["fall"]["value"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["text", "sudoku"])
+def test_the_page_has_the_tables_of_the_interval(name: str) -> None:
+    rows = interval.kept(ROOT / "results" / "rows" / f"interval-{name}.jsonl.xz")
+    assert {row["model"] for row in rows} == {name} and not any("+" in row["commit"] for row in rows)
+    lines = PAGE.splitlines()
+    assert [line for line in interval.tables(rows) if line not in lines] == []
+    picture = ROOT / "results" / "figures" / f"theory-calibrate-{name}.svg"
+    assert picture.name in PAGE
+
+
+def test_a_run_of_intervals_goes_on_where_it_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, out, whole = tmp_path / "words.txt", tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
+    words.write_text("senate\nstreet\ntester\n")
+
+    def run(target: Path, *more: str) -> list[dict[str, Any]]:
+        given = [str(words), "--model", "table", "--steps", "4", "--paths", "2", "-o", str(target), *more]
+        monkeypatch.setattr(sys, "argv", ["interval.py", *given])
+        interval.main()
+        drop = {"date", "commit"}
+        return [{name: value for name, value in row.items() if name not in drop} for row in interval.kept(target)]
+
+    run(out, "--every", "2", "--strength", "10")
+    again = run(out, "--every", "1", "2", "--strength", "10", "0")
+    straight = run(whole, "--every", "1", "2", "--strength", "10", "0")
+    assert len(again) == len(straight) == 5 and all(row in straight for row in again)
+    printed = capsys.readouterr().out
+    assert printed.endswith("\n".join(interval.tables(interval.kept(whole))) + "\n")
+    found = interval.changes(again, "population")
+    assert found[10.0, 1][1].value == 0 and found[10.0, 2][1].value != 0

@@ -172,7 +172,7 @@ def work(args: argparse.Namespace, jobs: Any, ended: Any) -> None:
 # --- the scheduler ---------------------------------------------------------------------------------------------------
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     began, todo = time.monotonic(), [job for job in plan(args.texts) if not args.only or job.task in args.only]
     if args.passes == 1:
         todo = [job for job in todo if job.n == FEW]
@@ -217,6 +217,7 @@ def run(args: argparse.Namespace) -> None:
         if args.pack is not None:
             pack(args.out, args.pack)
         print(f"{time.monotonic() - began:.0f} s; {left} jobs left, {failed} failed", flush=True)
+    return 75 if left else int(failed > 0)
 
 
 def pack(folder: Path, into: Path) -> None:
@@ -232,7 +233,7 @@ def pack(folder: Path, into: Path) -> None:
     os.replace(other, into)
 
 
-def show(args: argparse.Namespace) -> None:
+def show(args: argparse.Namespace) -> int:
     total, before = 0.0, dict[str, int]()
     for job in plan(args.texts):
         if (args.only and job.task not in args.only) or (args.passes == 1 and job.n != FEW):
@@ -241,9 +242,10 @@ def show(args: argparse.Namespace) -> None:
         before[job.name] = job.n
         total += seconds
         print(f"{total:6.0f} s  {seconds:5.1f} s  {job.name}, {job.paths} paths, to {job.n}")
+    return 0
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="cpu")
@@ -260,8 +262,8 @@ def main() -> None:
     parser.add_argument("--together", type=int, help="prompts decoded at a time, for a trial")
     args = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).parent))
-    (show if args.list else run)(args)
+    return (show if args.list else run)(args)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -154,7 +155,9 @@ def lines_of(task: str, n: int, puzzles: Path | None) -> list[str]:
     made = [str(one) for one in islice(make(PUZZLES, level, SEED + level), n if file is None else None)]
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(f"{one}\n" for one in made))
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_text("".join(f"{one}\n" for one in made))
+        os.replace(new, file)  # several processes may make it
     return made[:n]
 
 

@@ -31,12 +31,13 @@ import unmask
 from unmask.decoding.decode import decode_batch
 from unmask.decoding.recipe import Recipe
 from unmask.evaluate.header import origin
+from unmask.evaluate.rows import parsed
 from unmask.models import fingerprint
 
 CELLS_TIMED = ["sudoku24-eb", "sudoku24-selected", "cd4-eb", "countdown4-selected"]
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--rows", type=Path, nargs="+", required=True)
@@ -54,8 +55,10 @@ def main() -> None:
     torch.set_num_threads(1)
     began, cells = time.monotonic(), read(args.rows)
     args.out.parent.mkdir(parents=True, exist_ok=True)
+    lines = parsed(args.out.read_bytes()) if args.out.exists() else []
+    done = {tuple(line[name] for name in ("cell", "how", "search", "round")) for line in lines if line is not None}
     for cell in args.cells:
-        if cell not in cells or time.monotonic() - began > args.limit:
+        if cell not in cells:
             continue
         known, looks = [row for row in cells[cell][0] if row["number"] < args.begin], cells[cell][1]
         budget = args.share * float(np.mean([spent(row, 8, False) for row in known]))
@@ -71,7 +74,9 @@ def main() -> None:
             for round_ in range(args.repeat + 1):
                 for what, recipe in searches.items():
                     if time.monotonic() - began > args.limit:
-                        break
+                        return 75
+                    if (cell, how, what, round_) in done:
+                        continue
                     first = 0 if round_ == 0 else args.begin
                     numbers = list(range(first, first + (args.n if round_ else 2 * args.batch)))
                     row = timed(model, asked, recipe, numbers, args, how)
@@ -87,6 +92,7 @@ def main() -> None:
                             file.write(json.dumps(row) + "\n")
                         told = {key: row[key] for key in ("seconds", "evaluations", "rows", "right", "paths")}
                         print(cell, how, what, round_, told, flush=True)
+    return 0
 
 
 def timed(model: Any, asked: Any, recipe: Recipe, numbers: list[int], args: Any, how: str) -> dict[str, Any]:
@@ -111,4 +117,4 @@ def wait(device: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -59,7 +59,7 @@ def record(args: argparse.Namespace) -> None:
         todo = [number for number in range(args.n) if number not in done]
         for begin in range(0, len(todo), args.together):
             if time.monotonic() - began > args.limit:
-                break
+                sys.exit(75)
             some = todo[begin : begin + args.together]
             found = decode_batch(model, [""] * len(some), recipe=recipe, seeds=some)
             kept.add([line(model, number, one) for number, one in zip(some, found, strict=True)])

@@ -15,6 +15,7 @@ stopped goes on where it was.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -52,7 +53,9 @@ def questions(out: Path, cell: Cell, side: str, n: int) -> list[Question]:
     path = out / f"{side}-{cell.task}{cell.level}-{n}.txt"
     if not path.exists():
         make = held_out.sudokus if cell.task == "sudoku" else held_out.countdowns
-        path.write_text("".join(f"{one}\n" for one in make(n, cell.level, SEEDS[side] + cell.level)))
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text("".join(f"{one}\n" for one in make(n, cell.level, SEEDS[side] + cell.level)))
+        os.replace(new, path)  # several processes may make it
     task = TASKS[cell.task]
     return canvases(task, task.examples(str(path)))
 
