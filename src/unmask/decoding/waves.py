@@ -2,7 +2,8 @@
 
 A prompt's paths are those that best-of-n would decode, in the order of their slots: 1, 1, 2, 4, … of them. After each
 wave its best path is taken if that costs less than `until`. A run that stopped is the beginning of the full one.
-Between waves other prompts take the rows that became free, so that a batch stays full.
+Between waves other prompts take the rows that became free, so that a batch stays full. All prompts are there at the
+beginning (`rounds`), or some come while others are decoded (`turns`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from unmask.errors import SettingError
 from unmask.search.look import ANSWERS
 
 Verify = Callable[[str], bool]
+One = TypeVar("One", bound="Attempt")
 MOST = 16  # samplers that a recipe escalates to
 
 
@@ -179,6 +181,29 @@ def rounds(attempts: Sequence[Attempt], room: int, wave: Callable[[list[Attempt]
         for one in some:
             if not one.done:
                 going.setdefault(one.kind, []).append(one)
+        if ended := [one for one in some if one.done]:
+            yield ended
+
+
+def turns(
+    renewed: Callable[[list[One]], list[One]], particles: int, wave: Callable[[list[One]], None]
+) -> Iterator[list[One]]:
+    """Run waves until no attempt is open; those that are done, wave by wave. Attempts come and go in between.
+
+    Before each wave `renewed` takes the open attempts in the order in which they wait, and returns those that stay, and
+    then those that join. The first of them is in the wave, with all others of its kind that fit, so that none waits for
+    those that join later. A wave has at most `particles` rows for each attempt, of the most that were open at once.
+    """
+    due: list[One] = []
+    room = 0
+    while due := renewed(due):
+        room = max(room, particles * len(due))
+        kind = due[0].kind
+        some = [one for one in due if one.kind == kind][: max(1, room // kind[1])]
+        chosen = {id(one) for one in some}
+        due = [one for one in due if id(one) not in chosen]
+        wave(some)
+        due += [one for one in some if not one.done]
         if ended := [one for one in some if one.done]:
             yield ended
 
