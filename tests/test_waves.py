@@ -205,11 +205,11 @@ def test_eval_and_generate_in_bulk_are_the_same_in_waves(tmp_path, capsys):
 
 @pytest.mark.parametrize("sampler", ["uniform", "eb"])
 def test_prompts_that_join_are_decoded_as_alone(table, sampler):
-    """One more prompt before each wave, then all the others at once; some ask for log-probabilities."""
+    """One more prompt before each wave, then all the others at once; each asks for other log-probabilities."""
     some = recipe(sampler, length=4, until=0.2, most=16, escalate="confidence steps=3" if sampler == "eb" else None)
     prompts, found = ["", "s", "te", "r", "", "se", "n", "a", "t", "re"], dict[int, Result]()
     asked = [
-        Asked(prompt, place, lambda one, place=place: found.setdefault(place, one), logprobs=place % 3 or None)
+        Asked(prompt, place, lambda one, place=place: found.setdefault(place, one), logprobs=1 + place % 3)
         for place, prompt in enumerate(prompts)
     ]
     waiting, counted, steps = list(asked), Counted(table), [0]
@@ -222,13 +222,12 @@ def test_prompts_that_join_are_decoded_as_alone(table, sampler):
     decode_joining(counted, more, some, on_step=lambda: steps.append(1))
     alone = Counted(table)
     for place, prompt in enumerate(prompts):
-        one = decode(alone, prompt, recipe=some, seed=place, logprobs=place % 3 or None)
+        one = decode(alone, prompt, recipe=some, seed=place, logprobs=1 + place % 3)
         assert [path.tokens for path in found[place].particles] == [path.tokens for path in one.particles]
         assert found[place].chosen == one.chosen
-        written = [[] if path.logprobs is None else path.logprobs for path in found[place].particles]
-        for own, path in zip(written, one.particles, strict=True):
-            logs = [token.log_prob for token in path.logprobs or own[:0]]
-            assert [token.log_prob for token in own[: len(logs)]] == pytest.approx(logs)
+        for own, path in zip(found[place].particles, one.particles, strict=True):
+            logs = [token.log_prob for token in path.logprobs or ()]
+            assert [token.log_prob for token in own.logprobs or ()] == pytest.approx(logs)
         assert found[place].evaluations == one.evaluations and found[place].rows == one.rows
         assert found[place].seed == place and found[place].prompt == prompt
     assert counted.count.calls < 0.6 * alone.count.calls and sum(steps) > 0

@@ -5,9 +5,10 @@ A prompt that joins has the paths, the tokens and the events that it has alone. 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -49,6 +50,7 @@ class Joined(Attempt):
 
     asked: Asked = field(kw_only=True)
     events: Events | None = None  # None: nobody reads them
+    began: float = field(default_factory=time.perf_counter)
 
 
 @torch.no_grad()
@@ -87,7 +89,7 @@ def decode_joining(
 
     for ended in turns(renewed, search.particles, wave):
         for one in ended:
-            result = one.result()
+            result = replace(one.result(), seconds=time.perf_counter() - one.began)  # since it joined
             if one.events is not None:
                 chosen_by = search.chosen_by(recipe.build_sampler())
                 one.events.record(traces.end_event([result], chosen_by, most_paths(recipe)))
