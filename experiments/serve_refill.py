@@ -1,12 +1,14 @@
 """A server whose batches are refilled between waves, against one that fills each batch once: seconds, rows, waits.
 
-    python experiments/serve_refill.py --clients 16 --requests 96 --rounds 3 --out refill
+    python experiments/serve_refill.py --clients 16 --requests 64 --rounds 3 --out refill
 
 Two servers, each a process of its own, get the same requests in turn, in the order A B, B A, A B …: Sudokus with
 24 clues in EB order, with a search that stops (`auto`, 8 particles, at most 32 paths, `until`). Each client sends its
 next request when it has the answer to the last one. While one server has its turn, the other rests. Printed as JSON for
-each round and server: seconds, rows that the network computed, its calls, p50, p95 and mean of the answer times, and
-choices that joined a running batch; then means over rounds, and whether all answers are the same in both.
+each round and server: seconds, and processor seconds of the server (`cpu`); rows that the network computed, and its
+calls; mean, p50 and p95 of the answer times; and choices that joined a running batch. `rows_mean`, `rows_p50` and
+`rows_p95` are the answer times in rows that the network computed meanwhile, which other work on the machine does not
+change. Then means over rounds, and whether all answers are the same in both.
 """
 
 from __future__ import annotations
@@ -47,34 +49,53 @@ async def client(port: int, waiting: list[dict[str, Any]], log: list[dict[str, A
         status, text = await ask(port, "POST", "/v1/completions", json.dumps(body).encode(), lines)
         assert status == 200, text
         found = json.loads(text)
-        took = {"seed": body["seed"], "seconds": time.perf_counter() - began, "text": found["choices"][0]["text"]}
-        log.append({**took, "paths": len(found["choices"][0]["unmask"]["particles"])})
+        took = {"seed": body["seed"], "began": began, "seconds": time.perf_counter() - began}
+        choice = found["choices"][0]
+        log.append({**took, "text": choice["text"], "paths": len(choice["unmask"]["particles"])})
 
 
 async def turn(port: int, clients: int, asked: list[dict[str, Any]]) -> dict[str, Any]:
     """All requests once; the figures."""
-    before = {name: await total(port, name) for name in ("rows", "joined")}
+    before = {name: await total(port, name) for name in ("rows", "joined", "cpu")}
     began, log, waiting = time.perf_counter(), list[dict[str, Any]](), list(asked)
     await asyncio.gather(*(client(port, waiting, log) for _ in range(clients)))
     end = time.perf_counter()
-    times = sorted(one["seconds"] for one in log)
     return {
         "began": began,
         "seconds": end - began,
-        "rows": await total(port, "rows") - before["rows"],
-        "joined": await total(port, "joined") - before["joined"],
-        "mean": statistics.mean(times),
-        "p50": times[len(times) // 2],
-        "p95": times[int(0.95 * len(times))],
+        **{name: await total(port, name) - value for name, value in before.items()},
+        **spread([one["seconds"] for one in log]),
         "paths": statistics.mean(one["paths"] for one in log),
-        "texts": [one["text"] for one in sorted(log, key=lambda one: one["seed"])],
+        "log": sorted(log, key=lambda one: one["seed"]),
     }
 
 
+def spread(values: list[float], name: str = "") -> dict[str, float]:
+    """Mean and quantiles."""
+    ordered = sorted(values)
+    found = {
+        "mean": statistics.mean(values),
+        "p50": ordered[len(ordered) // 2],
+        "p95": ordered[int(0.95 * len(ordered))],
+    }
+    return {name + key: value for key, value in found.items()}
+
+
+def of_network(one: dict[str, Any], calls: list[tuple[float, float, int]]) -> dict[str, float]:
+    """The calls of a round, and the rows that were computed while each of its requests waited."""
+
+    def within(began: float, seconds: float) -> list[tuple[float, float, int]]:
+        return [call for call in calls if began < call[0] <= began + seconds]
+
+    mine = within(one["began"], one["seconds"])
+    waits = [float(sum(call[2] for call in within(row["began"], row["seconds"]))) for row in one["log"]]
+    return {"calls": len(mine), "network": sum(call[1] for call in mine), **spread(waits, "rows_")}
+
+
 async def total(port: int, name: str) -> float:
-    label = '\\{model="sudoku"\\}' if name == "rows" else ""
+    full = {"rows": 'unmask_rows_total\\{model="sudoku"\\}', "cpu": "process_cpu_seconds_total"}
     try:
-        return await metric(port, f"unmask_{name}_total{label}")
+        return await metric(port, full.get(name, f"unmask_{name}_total"))
     except TypeError:  # a metric with labels is absent before the first of them
         return 0.0
 
@@ -111,7 +132,7 @@ async def rounds(ports: dict[str, int], args: argparse.Namespace) -> list[dict[s
     for number in range(args.rounds):
         for name in list(ports)[:: 1 if number % 2 == 0 else -1]:
             found.append({"server": name, "round": number, **await turn(ports[name], args.clients, asked)})
-            shown = {key: value for key, value in found[-1].items() if key != "texts"}
+            shown = {key: value for key, value in found[-1].items() if key != "log"}
             print(json.dumps(shown), file=sys.stderr, flush=True)
     return found
 
@@ -119,9 +140,9 @@ async def rounds(ports: dict[str, int], args: argparse.Namespace) -> list[dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--requests", type=int, default=96)
+    parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--until", type=float, default=0.1)
+    parser.add_argument("--until", type=float, default=0.01)
     parser.add_argument("--out", help="write OUT.json, too")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -148,10 +169,9 @@ def main() -> None:
                 server.wait(30)
         for one in found:
             with open(files[one["server"]], encoding="utf-8") as calls:
-                mine = [call for call in json.load(calls) if one["began"] < call[0] < one["began"] + one["seconds"]]
-            one |= {"calls": len(mine), "network": sum(call[1] for call in mine)}
-    same = len({tuple(one.pop("texts")) for one in found}) == 1
-    figures = ("seconds", "rows", "calls", "network", "mean", "p50", "p95", "joined", "paths")
+                one |= of_network(one, json.load(calls))
+    same = len({tuple(row["text"] for row in one.pop("log")) for one in found}) == 1
+    figures = [name for name in found[0] if name not in ("server", "round", "began")]
     means = {name: {key: statistics.mean(one[key] for one in found if one["server"] == name) for key in figures}
              for name in names}  # fmt: skip
     about = {"asked": vars(args), "load_before": busy, "cpus": os.cpu_count(), "date": time.strftime("%Y-%m-%d")}
