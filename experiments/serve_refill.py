@@ -1,14 +1,15 @@
 """A server whose batches are refilled between waves, against one that fills each batch once: seconds, rows, waits.
 
-    python experiments/serve_refill.py --clients 16 --requests 64 --rounds 3 --out refill
+    python experiments/serve_refill.py --clients 16 --requests 64 --rounds 3
+    python experiments/serve_refill.py --every 1.5 --requests 64 --rounds 3
 
 Two servers, each a process of its own, get the same requests in turn, in the order A B, B A, A B …: Sudokus with
 24 clues in EB order, with a search that stops (`auto`, 8 particles, at most 32 paths, `until`). Each client sends its
-next request when it has the answer to the last one. While one server has its turn, the other rests. Printed as JSON for
-each round and server: seconds, and processor seconds of the server (`cpu`); rows that the network computed, and its
-calls; mean, p50 and p95 of the answer times; and choices that joined a running batch. `rows_mean`, `rows_p50` and
-`rows_p95` are the answer times in rows that the network computed meanwhile, which other work on the machine does not
-change. Then means over rounds, and whether all answers are the same in both.
+next request when it has the answer to the last one; with --every requests come at fixed times. While one server has its
+turn, the other rests. Printed as JSON for each round and server: seconds, and processor seconds of the server (`cpu`);
+rows that the network computed, and its calls; mean, p50 and p95 of the answer times; and choices that joined a running
+batch. `rows_mean`, `rows_p50` and `rows_p95` are the answer times in rows that the network computed meanwhile. Then
+means over rounds, and whether all answers are the same in both.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from typing import Any
 
 from serve_load import ask, metric, timed
@@ -40,9 +42,10 @@ def bodies(requests: int, until: float) -> list[dict[str, Any]]:
     return [{**settings, "until": until, "canvas": text, "seed": at} for at, text in enumerate(texts)]
 
 
-async def client(port: int, waiting: list[dict[str, Any]], log: list[dict[str, Any]]) -> None:
-    """One client: the next request that nobody has sent, and its answer, until there are none."""
+async def client(port: int, waiting: list[dict[str, Any]], log: list[dict[str, Any]], wait: float = 0.0) -> None:
+    """One client, after so many seconds: the next request that nobody has sent, and its answer, until none is left."""
     lines: list[Any] = []
+    await asyncio.sleep(wait)
     while waiting:
         body = waiting.pop(0)
         began = time.perf_counter()
@@ -54,11 +57,14 @@ async def client(port: int, waiting: list[dict[str, Any]], log: list[dict[str, A
         log.append({**took, "text": choice["text"], "paths": len(choice["unmask"]["particles"])})
 
 
-async def turn(port: int, clients: int, asked: list[dict[str, Any]]) -> dict[str, Any]:
-    """All requests once; the figures."""
+async def turn(port: int, clients: int, asked: list[dict[str, Any]], every: float = 0.0) -> dict[str, Any]:
+    """All requests once, by so many clients or one `every` so many seconds; the figures."""
     before = {name: await total(port, name) for name in ("rows", "joined", "cpu")}
     began, log, waiting = time.perf_counter(), list[dict[str, Any]](), list(asked)
-    await asyncio.gather(*(client(port, waiting, log) for _ in range(clients)))
+    if every:
+        await asyncio.gather(*(client(port, [body], log, every * place) for place, body in enumerate(waiting)))
+    else:
+        await asyncio.gather(*(client(port, waiting, log) for _ in range(clients)))
     end = time.perf_counter()
     return {
         "began": began,
@@ -118,8 +124,9 @@ def serve(refills: bool, file: str) -> None:
     calls: list[tuple[float, float, int]] = []
     config = ServeConfig({"sudoku": timed("sudoku", calls)}, {"temperature": 1.0}, Limits())
     try:
-        run(config, port=0, on_ready=lambda url, _: print(url, flush=True))
-    except KeyboardInterrupt:
+        with suppress(KeyboardInterrupt):
+            run(config, port=0, on_ready=lambda url, _: print(url, flush=True))
+    finally:
         with open(file, "w", encoding="utf-8") as out:
             json.dump(calls, out)
 
@@ -131,7 +138,7 @@ async def rounds(ports: dict[str, int], args: argparse.Namespace) -> list[dict[s
         await turn(port, args.clients, asked[: args.clients])
     for number in range(args.rounds):
         for name in list(ports)[:: 1 if number % 2 == 0 else -1]:
-            found.append({"server": name, "round": number, **await turn(ports[name], args.clients, asked)})
+            found.append({"server": name, "round": number, **await turn(ports[name], args.clients, asked, args.every)})
             shown = {key: value for key, value in found[-1].items() if key != "log"}
             print(json.dumps(shown), file=sys.stderr, flush=True)
     return found
@@ -141,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--requests", type=int, default=64)
+    parser.add_argument("--every", type=float, default=0.0, help="seconds between two requests, whoever is answered")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--until", type=float, default=0.01)
     parser.add_argument("--out", help="write OUT.json, too")

@@ -32,13 +32,17 @@ class Batch:
 
     def __init__(self, choices: Sequence[QueuedChoice], refills: bool = False) -> None:
         self.first = choices[0]
-        self.in_waves = in_waves(self.first.recipe)
-        self.refills = refills and self.in_waves
+        self.refills = refills
         self.clock = Clock()
         self.choices: list[QueuedChoice] = []
         self.most = 0  # choices at one time
         self.done = 0.0  # work of those that have a result
         self.add(choices)
+
+    @property
+    def in_waves(self) -> bool:
+        """Whether the paths of its choices come in waves."""
+        return in_waves(self.first.recipe)
 
     def add(self, choices: Sequence[QueuedChoice]) -> None:
         """These begin."""

@@ -110,7 +110,7 @@ class Batcher:
                 self._serve(choices)
 
     def _serve(self, choices: Sequence[QueuedChoice]) -> None:
-        """Decode a batch, perhaps between two steps of another, which is then the only one that is not refilled."""
+        """Decode a batch, perhaps between two steps of another; only the outermost is refilled."""
         outer = self.running
         self.moved_at = time.monotonic()
         self.running, self.nested = [*outer, *choices], self.nested + 1
