@@ -1,7 +1,7 @@
 """A server whose batches are refilled between waves, against one that fills each batch once: seconds, rows, waits.
 
     python experiments/serve_refill.py --clients 16 --requests 64 --rounds 3
-    python experiments/serve_refill.py --every 1.5 --requests 64 --rounds 3
+    python experiments/serve_refill.py --every 1 --requests 64 --rounds 3
 
 Two servers, each a process of its own, get the same requests in turn, in the order A B, B A, A B …: Sudokus with
 24 clues in EB order, with a search that stops (`auto`, 8 particles, at most 32 paths, `until`). Each client sends its
