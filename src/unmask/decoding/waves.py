@@ -28,6 +28,7 @@ from unmask.search.look import ANSWERS
 Verify = Callable[[str], bool]
 One = TypeVar("One", bound="Attempt")
 MOST = 16  # samplers that a recipe escalates to
+PATIENCE = 8  # waves of others that an attempt waits for at most, but for those that have waited longer
 
 
 def paths_of(search: Search) -> int:
@@ -99,6 +100,7 @@ class Attempt:
     rows: int = 0
     seconds: float = 0.0  # of the batches that it was in
     share: float = 0.0  # its part of them
+    waited: int = 0  # waves of others since its last one
 
     @property
     def most(self) -> int:
@@ -191,18 +193,25 @@ def turns(
     """Run waves until no attempt is open; those that are done, wave by wave. Attempts come and go in between.
 
     Before each wave `renewed` takes the open attempts in the order in which they wait, and returns those that stay, and
-    then those that join. The first of them is in the wave, with all others of its kind that fit, so that none waits for
-    those that join later. A wave has at most `particles` rows for each attempt, of the most that were open at once.
+    then those that join. The kind with most rows goes next, so that waves are full; but whoever has waited for PATIENCE
+    waves goes first, whoever joins. A wave has at most `particles` rows for each attempt, of the most that were open.
     """
     due: list[One] = []
     room = 0
     while due := renewed(due):
         room = max(room, particles * len(due))
-        kind = due[0].kind
-        some = [one for one in due if one.kind == kind][: max(1, room // kind[1])]
-        chosen = {id(one) for one in some}
-        due = [one for one in due if id(one) not in chosen]
+        kinds = [one.kind for one in due]
+        kind = (
+            kinds[0] if due[0].waited >= PATIENCE else max(kinds, key=lambda one: min(room, one[1] * kinds.count(one)))
+        )
+        places = [place for place, one in enumerate(kinds) if one == kind][: max(1, room // kind[1])]
+        some = [due[place] for place in places]
+        due = [one for place, one in enumerate(due) if place not in places]
         wave(some)
+        for one in due:
+            one.waited += 1
+        for one in some:
+            one.waited = 0
         due += [one for one in some if not one.done]
         if ended := [one for one in some if one.done]:
             yield ended
