@@ -33,11 +33,15 @@ SECONDS = 0.01  # of a step
 
 @dataclass(frozen=True, eq=False)
 class Held(Slow):
-    """Waits in its first step until it may go."""
+    """Waits in its first step until it may go, and again where it is told to."""
 
     go: threading.Event = field(default_factory=threading.Event)
+    again: set[int] = field(default_factory=set)  # calls before which it waits
 
     def look(self, state: State, rows: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        if len(self.asked) in self.again:
+            self.again.clear()
+            self.go.clear()
         assert self.go.wait(20)
         return super().look(state, rows)
 
@@ -76,6 +80,12 @@ class Crowd:
         """The answer to a request; its status and its error, if it has one."""
         status, found = post(self.here, json.dumps(body(prompt, seed, **more)).encode(), path)
         return found if status == 200 else (status, found)
+
+    def go_to(self, call: int) -> None:
+        """All steps before this call of the network, and none after it."""
+        self.held.again.add(call)
+        self.held.go.set()
+        self.wait(lambda: not self.held.again)
 
     def inside(self) -> int:
         return len(self.here.batcher.waiting) + len(self.here.batcher.running)
@@ -276,15 +286,16 @@ def test_a_hang_up_inside_makes_room(crowd):
     line = begin(crowd.here, body("", 2, stream=True))
     crowd.wait(lambda: crowd.inside() == 2)
     quick = crowd.ask("s", QUICK[0])
-    crowd.held.go.set()
-    crowd.wait(lambda: crowd.metric("unmask_joined_total") == 1)
+    crowd.go_to(7)  # in the second wave
+    assert crowd.metric("unmask_joined_total") == 1
     hang_up(line)
+    crowd.wait(lambda: 'how="cancelled"} 1' in crowd.here.batcher.metrics.text())
+    crowd.held.go.set()
     then, found = quick.result()
     same(found, alone("s", QUICK[0]))
     end, found = slow.result()
     assert then < end and crowd.metric("unmask_joined_total") == 2
     same(found, alone("", 1))
-    assert 'unmask_choices_total{how="cancelled"} 1' in crowd.here.batcher.metrics.text()
 
 
 def test_a_hang_up_before_joining(crowd):
@@ -316,9 +327,10 @@ class Lasting(Wrapped):
 def test_a_deadline_inside_is_that_of_one_request(crowd, place):
     """The request with which the batch began, or one that joined it, is late: the other is answered."""
     jobs = [crowd.ask("", 1), crowd.ask("", 2)]
-    crowd.held.go.set()
-    crowd.wait(lambda: crowd.metric("unmask_joined_total") == 1)
+    crowd.go_to(12)
+    assert crowd.metric("unmask_joined_total") == 1
     crowd.here.batcher.running[place].deadline = time.monotonic()
+    crowd.held.go.set()
     status, found = jobs[place].result()[1]
     assert status == 408 and "not decoded within 120 seconds" in found["error"]["message"]
     same(jobs[1 - place].result()[1], alone("", 2 - place))
@@ -360,10 +372,11 @@ def test_a_server_that_stops_answers_those_that_wait_for_rows(crowd):
     "crowd", [(lambda model: Lasting(model, "aenrst".index("s"), 0.2), {"grace": 0.3})], indirect=True
 )
 def test_those_that_joined_are_told_when_the_server_stops(crowd):
-    crowd.held.go.set()
     jobs = [crowd.ask("", 1), crowd.ask("s", 5), crowd.ask("s", 22)]
-    crowd.wait(lambda: crowd.metric("unmask_joined_total") == 2)
+    crowd.go_to(8)  # in the second wave, whose steps take long from here on
+    assert crowd.metric("unmask_joined_total") == 2
     crowd.here.server.should_exit = True
+    crowd.held.go.set()
     for job in jobs[1:]:
         status, error = job.result()[1]
         assert status == 503 and "the server stopped before this was decoded" in error["error"]["message"]

@@ -28,7 +28,7 @@ from unmask.search.look import ANSWERS
 Verify = Callable[[str], bool]
 One = TypeVar("One", bound="Attempt")
 MOST = 16  # samplers that a recipe escalates to
-PATIENCE = 8  # waves of others that an attempt waits for at most, but for those that have waited longer
+PATIENCE = 3  # waves of others that an attempt waits for at most, but for those that have waited longer
 
 
 def paths_of(search: Search) -> int:
