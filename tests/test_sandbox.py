@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import socket
@@ -40,6 +41,14 @@ ways = pytest.mark.parametrize(
         pytest.param(frozenset({"landlock", "seccomp"}), id="namespaces-only", marks=needs_namespaces),
     ],
 )
+
+
+@pytest.fixture(autouse=True)
+def sealed(monkeypatch):
+    """As on a machine without other kinds of sockets, so that namespaces alone are enough."""
+    tried = box.tried
+    monkeypatch.setattr(box, "tried", lambda *given: replace(tried(*given), sealed=True))
+    return tried
 
 
 @pytest.fixture
@@ -403,6 +412,85 @@ assert other.recv(1) == b"x"
             server.accept()
 
 
+NO_FILTER = pytest.mark.parametrize(
+    "without",
+    [
+        pytest.param(frozenset({"seccomp"}), id="landlock-and-namespaces"),
+        pytest.param(frozenset({"seccomp", "landlock"}), id="namespaces-only"),
+    ],
+)
+
+
+@needs_namespaces
+@NO_FILTER
+def test_sockets_and_pipes_with_a_name_are_out_of_reach(without, place):
+    with socket.socket(socket.AF_UNIX) as stream, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
+        stream.bind(str(place / "stream"))
+        stream.listen()
+        datagrams.bind(str(place / "datagrams"))
+        os.mkfifo(place / "pipe")
+        for path in place.iterdir():
+            path.chmod(0o777)
+        program = f"""
+import os, socket
+def tries(act, *given):
+    try: act(*given)
+    except OSError as error: print(error)
+    else: print("DONE", act, given)
+for path in ({str(place)!r}, "." + "/.." * 20 + {str(place)!r}):
+    tries(socket.socket(socket.AF_UNIX).connect, path + "/stream")
+    tries(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto, b"x", path + "/datagrams")
+    tries(os.open, path + "/pipe", os.O_RDWR | os.O_NONBLOCK)
+    tries(os.stat, path + "/stream")
+tries(os.listdir, "/proc/self/fd")
+"""
+        outcome = run(program, without=without)
+        assert outcome.ok and "DONE" not in outcome.stdout, outcome
+        for server in (stream, datagrams):
+            server.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            stream.accept()
+        with pytest.raises(TimeoutError):
+            datagrams.recv(1)
+
+
+@needs_namespaces
+@NO_FILTER
+def test_there_is_no_way_back_to_the_root_outside(without):
+    program = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+os.mkdir("in")
+for flags in (0x10000000, 0x10000000 | 0x20000):
+    assert libc.unshare(flags) == -1  # no new user namespace, which would have chroot and mounts
+assert libc.chroot(b"in") == -1 and libc.mount(b"none", b"in", b"tmpfs", 0, None) == -1
+for number in range(3, 64):
+    try: os.fchdir(number)
+    except OSError: pass
+    else: raise AssertionError(number)
+assert not os.path.exists("/proc") and not os.path.exists("/etc/passwd")
+"""
+    outcome = run(program, without=without)
+    assert outcome.ok, outcome
+
+
+def test_without_a_filter_other_kinds_of_sockets_are_refused(sealed, monkeypatch):
+    monkeypatch.setattr(box, "tried", lambda *given: replace(sealed(*given), seccomp=False, sealed=False))
+    with pytest.raises(SandboxError, match="cannot keep untrusted code from the network"):
+        run("pass")
+
+    def opens(family: int, kind: int) -> bool:
+        with contextlib.suppress(OSError), socket.socket(family, kind):
+            return True
+        return False
+
+    none = "from unmask.tasks.sandbox import seccomp\nseccomp.available = lambda: False\nmain()\n"
+    monkeypatch.setattr(box, "START", box.START.replace("\nmain()\n", "\n" + none))
+    found = sealed.__wrapped__(tempfile.gettempdir(), box.interpreter())
+    kinds = [opens(family, kind) for family in (32, 40, 42) for kind in (1, 2, 5)]
+    assert not found.seccomp and found.sealed == (FOUND.net and not any(kinds))
+
+
 @ways
 def test_other_processes_are_out_of_reach(without):
     program = f"""
@@ -502,6 +590,47 @@ else: raise AssertionError("an open descriptor")
     outcome = run(program)
     assert outcome.ok, outcome
     assert run("import os; assert os.listdir() == []", copy=False).ok  # nor its own text
+
+
+@ways
+def test_directories_of_libraries_are_not_shown(without, place, monkeypatch):
+    (place / "secret").write_text("hush")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{place}:/usr/lib")
+    program = f"""
+import os
+try: open({str(place / "secret")!r})
+except OSError: pass
+else: raise AssertionError("the secret")
+assert {str(place)!r} not in os.environ.get("LD_LIBRARY_PATH", "")
+"""
+    outcome = run(program, without=without)
+    assert outcome.ok, outcome
+
+
+@ways
+def test_libraries_that_the_interpreter_loads_are_shown(without, place, monkeypatch):
+    assert ctypes.sizeof(ctypes.c_char) == 1  # it is loaded
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = {Path(line.split(maxsplit=5)[-1]) for line in lines if "/libffi" in line}
+    if not mapped:
+        pytest.skip("ctypes has no library of its own here")
+    real = mapped.pop()
+    (place / real.name).write_bytes(real.read_bytes())
+    for name in real.parent.iterdir():
+        if name.resolve() == real and name.name != real.name:
+            (place / name.name).symlink_to(real.name)
+    (place / "secret").write_text("hush")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{place};/nowhere")
+    program = f"""
+import ctypes, os
+ctypes.CDLL({str(place / real.name)!r})
+assert os.environ["LD_LIBRARY_PATH"] == {str(place)!r}
+try: open({str(place / "secret")!r})
+except OSError: pass
+else: raise AssertionError("the secret")
+"""
+    outcome = run(program, without=without)
+    assert outcome.ok, outcome
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")
@@ -668,7 +797,7 @@ def test_eight_at_once(without):
 def test_all_ends_when_unmask_is_killed(without, marked):
     mark, alive = marked
     program = mark + "import time; time.sleep(60)"
-    call = f"run({program!r}, limits=Limits(seconds=60), without={without!r})"
+    call = f"run({program!r}, limits=Limits(seconds=60), without={without!r}, insist=True)"
     code = f"from unmask.tasks.sandbox import run, Limits; {call}"
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
