@@ -83,7 +83,7 @@ def bent(random: Random, value: Any) -> Any:
             [value + 1, value - 1, 2 * value, value // 2, -value, value * 10**6, float(value), str(value)]
         )
     if isinstance(value, float) and random.random() < 0.5:
-        return random.choice([-value, value * 1e10, value * 1e-10, int(value), str(value)])
+        return random.choice([-value, value * 1e10, value * 1e-10, int(value) if abs(value) < 1e300 else 1, str(value)])
     return random.choice([strange(random), strange(random), [value], {"a": value}])
 
 
