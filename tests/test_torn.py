@@ -16,16 +16,16 @@ from random import Random
 from typing import Any
 
 import pytest
+
 from test_judge import tiny
 from test_paper import SMALL
-
 from unmask.cli import main
 from unmask.errors import InputError
 from unmask.evaluate import rows
 from unmask.evaluate.judge.rows import _known
-from unmask.evaluate.paper.plan import read as plan
 from unmask.evaluate.paper.cells import PaperRun
 from unmask.evaluate.paper.cells import run as run_paper
+from unmask.evaluate.paper.plan import read as plan
 from unmask.train.log import LOG, read_log
 
 CUTS = int(os.environ.get("UNMASK_CUTS", "2"))  # places at which a command is resumed; `make attack` takes more

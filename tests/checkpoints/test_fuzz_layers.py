@@ -24,7 +24,7 @@ from unmask.models.files.adapter import WEIGHTS as CHANGES
 from unmask.models.files.checkpoint import WEIGHTS
 
 from .small import LLADA, SDAR_MOE, logits, refused, weights, write
-from .test_fuzz import STRANGE, Case, change_bytes, change_values, headers, held, strange
+from .test_fuzz import Case, change_bytes, change_values, headers, held, strange
 
 FIELDS = (
     "quant_method bits group_size desc_act sym checkpoint_format format dynamic pack_dtype lm_head true_sequential "
@@ -255,6 +255,15 @@ def test_many_targets_of_many_tensors(tmp_path):
 DEVICES = ("cpu", "cuda", "cuda:0", "meta", "auto", "mps", "xpu:0", "", " ", "cpu:0", "cuda:99", "cuda:-1", "\x00", "é")
 
 
+def refusal(device: str) -> str | None:
+    """What is said of a device that is refused."""
+    try:
+        on_devices("sudoku", device)
+    except ModelError as error:
+        return str(error)
+    return None
+
+
 def test_strange_devices_are_refused_in_one_line():
     """Names of devices are made of parts, numbers and signs; a number may be of any length."""
     random = Random(0)
@@ -264,10 +273,7 @@ def test_strange_devices_are_refused_in_one_line():
     ]
     given += ["cuda:" + "9" * 30, "cpu=" + "9" * 5000, ",", "=", "cpu," * 5000, "cpu" + " " * 20_000 + "x"]
     for one in given:
-        try:
-            load("sudoku", one)
-        except ModelError as error:
-            said = str(error)
-            assert said.isprintable() and len(said) < 1000 and error.hint, one
+        said = refusal(one)
+        assert said is None or (said.isprintable() and len(said) < 1000), one
     with pytest.raises(ModelError):
         on_devices("sudoku", ["cpu", 3, None])  # type: ignore[list-item]

@@ -20,7 +20,6 @@ Places = NDArray[np.int64]  # of rows
 Figure = tuple[float | None, float | None, float | None]  # a value and the ends of its interval
 
 
-
 def is_finite(value: object) -> bool:
     """Whether a value that was read is a number that a float can hold; whole numbers of JSON may be larger."""
     return isinstance(value, int | float) and -LARGEST <= value <= LARGEST
