@@ -529,6 +529,71 @@ for process in ({os.getpid()}, os.getppid(), -1, 0):
     assert run("import os; os.abort()", without=without, insist=True).why == "killed"
 
 
+SIGNALLED = """
+import fcntl, os, socket, struct, time
+def by_fcntl(target):
+    end, other = os.pipe()
+    fcntl.fcntl(end, fcntl.F_SETOWN, target)
+    return end, lambda: os.write(other, b"x")
+def by_fcntl_ex(target):
+    end, other = os.pipe()
+    fcntl.fcntl(end, 15, struct.pack("ii", 1, target))
+    return end, lambda: os.write(other, b"x")
+def by_ioctl(target):
+    end, other = socket.socketpair()
+    fcntl.ioctl(end, COMMAND, struct.pack("i", target))
+    return end.detach(), lambda: other.send(b"x")
+def tries(target):
+    try: end, act = ACT(target)
+    except PermissionError: return
+    try: fcntl.fcntl(end, fcntl.F_SETSIG, 9)
+    except PermissionError: pass
+    fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+    act()
+    print("DONE", target)
+for target in (os.getppid(), OTHER): tries(target)
+time.sleep(0.3)
+"""
+
+
+@needs_seccomp
+@pytest.mark.parametrize("act", ["by_fcntl", "by_fcntl_ex", "by_ioctl 0x8901", "by_ioctl 0x8902"])
+def test_no_file_signals_another_process(act):
+    """Where neither namespaces nor a new Landlock are: the guard could be killed, and any process of the account."""
+    name, _, command = act.partition(" ")
+    program = SIGNALLED.replace("ACT", name).replace("COMMAND", command or "0").replace("OTHER", str(os.getpid()))
+    for without in (frozenset({"user", "landlock"}), frozenset({"user"}), frozenset()):
+        outcome = run(program, without=without, insist=True)
+        assert outcome.ok and outcome.stdout == "", outcome
+
+
+@needs_seccomp
+def test_nobody_is_told_what_others_do_with_files():
+    program = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.inotify_init1(0) == -1 and libc.inotify_init() == -1
+"""
+    for without in (frozenset(), NO_SPACES):
+        outcome = run(program, without=without, insist=True)
+        assert outcome.ok, outcome
+
+
+@ways
+def test_signals_and_timers_that_wait_are_few(without):
+    """The kernel counts them for an account, so that others of it could have none."""
+    program = """
+import ctypes, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {34})
+libc, count = ctypes.CDLL(None, use_errno=True), 0
+while count < 5000 and libc.sigqueue(os.getpid(), 34, 0) == 0:
+    count += 1
+print(count)
+"""
+    outcome = run(program, without=without, insist=True)
+    assert outcome.ok and int(outcome.stdout) <= 256, outcome
+
+
 @needs_seccomp
 def test_dangerous_calls_fail():
     program = """

@@ -26,6 +26,7 @@ from unmask.tasks.sandbox.watch import Watch, kill_all
 
 ROOM = 64  # processes above those of the account, where other processes of it count, too
 OPEN_FILES = 64  # of a process at a time
+PENDING = 256  # signals and timers that wait, which the kernel counts by account
 BEYOND = (32, 40, 42)  # AF_IUCV, AF_VSOCK, AF_QIPCRTR: addresses that no network namespace keeps apart
 
 
@@ -132,6 +133,7 @@ def set_limits(plan: dict[str, Any], limits: dict[str, Any]) -> None:
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_SIGPENDING": PENDING,
         "RLIMIT_NPROC": processes(plan, limits["processes"]) if os.path.isdir("/proc/self") else None,
     }
     for name, value in wanted.items():
