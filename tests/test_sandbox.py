@@ -492,6 +492,48 @@ def test_without_a_filter_other_kinds_of_sockets_are_refused(sealed, monkeypatch
 
 
 @ways
+def test_sockets_without_a_file_are_out_of_reach(without):
+    name = f"unmask-{uuid.uuid4().hex}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"\0{name}")
+        server.listen()
+        server.settimeout(0.1)
+        program = f"""
+import socket
+try: socket.socket(socket.AF_UNIX).connect("\\0{name}")
+except OSError: pass
+else: raise AssertionError("connected")
+"""
+        outcome = run(program, without=without)
+        assert outcome.ok, outcome
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+MAPPED = {
+    "private": "mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)",
+    "shared": "mmap.mmap(-1, 1 << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)",
+    "a file's": "mmap.mmap(FILE, 1 << 20)",
+}
+
+
+@ways
+@pytest.mark.parametrize("how", MAPPED.values(), ids=MAPPED)
+def test_memory_that_is_mapped(how, without):
+    program = f"""
+import mmap
+file = open("held", "w+b")
+file.truncate(1 << 20)
+held = []
+while True:
+    held.append({how.replace("FILE", "file.fileno()")})
+    held[-1][::4096] = b"x" * 256
+"""
+    outcome = run(program, limits=Limits(memory_bytes=256 << 20), without=without)
+    assert not outcome.ok and outcome.why in ("failed", "out of memory") and outcome.seconds < 8, outcome
+
+
+@ways
 def test_other_processes_are_out_of_reach(without):
     program = f"""
 import os, signal, resource

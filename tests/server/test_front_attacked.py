@@ -16,6 +16,7 @@ from serving import ASK, HEAD, Running, post, right, running
 from test_front import Here, fronted
 
 from unmask import load
+from unmask.evaluate.fleet import cluster
 from unmask.evaluate.fleet.cluster import LOCAL, connected
 from unmask.server import middleware
 
@@ -216,6 +217,7 @@ def test_only_the_whole_token_opens(front, monkeypatch):
 
 def test_a_cluster_of_this_machine_stays_on_it(monkeypatch):
     """Without Ray: what it is told. On Linux it would listen at all addresses, and let everybody run programs."""
+    alone = cluster._alone
     names = ("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED")
     for name in names:
         monkeypatch.setenv(name, "")
@@ -225,9 +227,10 @@ def test_a_cluster_of_this_machine_stays_on_it(monkeypatch):
     private.worker = ModuleType("ray._private.worker")  # type: ignore[attr-defined]
     ray.is_initialized = lambda: False  # type: ignore[attr-defined]
     ray.init = lambda **how: seen.update(how, env={name: os.environ.get(name) for name in names})  # type: ignore[attr-defined]
-    modules = {"ray": ray, "ray._private": private, constants.__name__: constants}
-    for name, module in modules.items():
+    for name, module in {"ray._private": private, constants.__name__: constants}.items():
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.setattr(cluster, "_alone", lambda: (alone(), monkeypatch.setitem(sys.modules, "ray", ray)))
     connected(LOCAL, 1, 0, 1)
     assert seen["_node_ip_address"] == "127.0.0.1" and not seen["include_dashboard"]
     assert seen["env"][names[0]] == "0" and constants.ENABLE_RAY_CLUSTER is False

@@ -47,13 +47,13 @@ def _alone() -> None:
     """Have a cluster of this machine listen to this machine only, and to those alone who know its token.
 
     Whoever reaches a port of Ray without a token runs programs there. On Linux Ray would take an address of the network
-    in the place of 127.0.0.1, and listen on all of them.
+    in the place of 127.0.0.1, and listen on all of them. A token must be there before Ray is imported.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # the name that Ray has for it, on every system
     constants = sys.modules.get("ray._private.ray_constants")
     if constants is not None:  # imported before: it has read the variable
         constants.ENABLE_RAY_CLUSTER = False  # type: ignore[attr-defined]
-    if "RAY_AUTH_MODE" not in os.environ:
+    if "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
 
 
