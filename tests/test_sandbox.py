@@ -290,6 +290,25 @@ def test_files_cannot_hide(hide):
         assert outcome.why == "too many files", outcome
 
 
+@needs_landlock
+@needs_seccomp
+def test_files_without_a_name_count():
+    """Deleted while they are open, they take room all the same; what the program is given does not count."""
+    program = """
+import os, sys, time
+held = []
+for _ in range(10):
+    held.append(open("large", "wb"))
+    held[-1].write(bytes(3 << 20)); held[-1].flush(); os.unlink("large")
+    time.sleep(0.02)
+time.sleep(1)
+"""
+    outcome = run(program, limits=Limits(file_bytes=8 << 20), without=NO_SPACES)
+    assert outcome.why == "too many files", outcome
+    given = "import sys, time; time.sleep(0.5); assert len(sys.stdin.read()) == 12 << 20"
+    assert run(given, stdin="x" * (12 << 20), limits=Limits(file_bytes=8 << 20), without=NO_SPACES).ok
+
+
 def test_limits_are_checked():
     for wrong in ({"seconds": 0}, {"memory_bytes": 2**20}, {"processes": 0}, {"output_bytes": -1}):
         with pytest.raises(SettingError, match="give at least"):

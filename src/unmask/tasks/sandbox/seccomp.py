@@ -63,7 +63,7 @@ SIGNALS = {"kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138)
 
 NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 CLONE_THREAD = 0x10000
-# fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX; ioctl: FIOSETOWN, SIOCSPGRP: the kernel then signals any process of the account
+# F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP: the kernel would signal any process of the account
 OWNERS = (("fcntl", 72, 25, (8, 10, 15)), ("ioctl", 16, 29, (0x8901, 0x8902)))
 READ_AND_TRUNCATE, OPEN_MODE = 0x200, 0x203  # O_RDONLY | O_TRUNC needs no right to write before Landlock's ABI 3
 
