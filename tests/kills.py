@@ -32,7 +32,7 @@ COMMANDS = {
     "generate": "generate --prompts q.txt -o OUT/rows.jsonl --model random --length 100 --temperature 1 --batch 1",
     "paper": "paper quality --on text --limit 2 --scale 0.1 --judge none --no-pictures --out OUT",
     "judge": "judge t.jsonl --judge JUDGE --rows OUT/rows.jsonl",
-    "train": f"train sudoku OUT --steps 100 --batch 8 --held 4 --log 10 --check 1 --shape '{SMALL}'",
+    "train": f"train sudoku OUT --steps 40 --batch 2 --held 1 --log 4 --check 3 --shape '{SMALL}'",
 }
 
 
