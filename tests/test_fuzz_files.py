@@ -27,7 +27,7 @@ from unmask.tasks import files
 from unmask.train.log import LOG, draw, read_log
 
 CASES = int(os.environ.get("UNMASK_CASES", "80"))  # of each kind; `make attack` takes more
-SLOW, LARGE = 2.0, 128 * 2**20  # seconds and bytes that no case may take
+SLOW, LARGE = 2.0, 2**28  # seconds and bytes that no case may take; a tokenizer takes 300 bytes for one of a long text
 Case = tuple[str, Callable[[], object]]  # what was done, and what is tried
 SHARDS = ("1/2", "2/2", "1/1", "0/2", "1/1000000000", f"1/{'9' * 5000}", "x", "", "1/2 of batches of 2", 3, None)
 ODD = ("[" * 100_000, '{"a":' * 100_000, "1" * 5000, '{"text": "a", "bits": 1e999}')
@@ -212,6 +212,13 @@ def logs(home: Path) -> Callable[[Random], Case]:
 @pytest.mark.parametrize("make", [shards, theory, judged, logs])
 def test_every_file_is_read_or_refused(make, tmp_path):
     held(make, tmp_path)
+
+
+def test_half_of_a_surrogate_pair_in_the_name_of_a_figure(tmp_path):
+    event = {"event": "validation", "step": 1, "\ud800": 1.0}
+    (tmp_path / LOG).write_text(json.dumps(event) + "\n")
+    draw(read_log(tmp_path), tmp_path / "loss.svg")
+    assert ">?<" in (tmp_path / "loss.svg").read_text(encoding="utf-8")
 
 
 def test_a_set_of_shards_that_never_ends(tmp_path):
