@@ -132,7 +132,7 @@ def said(here: Running, sent: bytes, half: bool = False) -> bytes:
                 length = re.search(rb"content-length: (\d+)", head)
                 if length is not None and len(body) >= int(length[1]):
                     line.settimeout(0.1)  # for a second answer
-        except (ConnectionError, TimeoutError):
+        except OSError:  # it has ended already, or says no more
             pass
     return found
 
