@@ -47,6 +47,8 @@ SLOW = {
     "test_remote.py",
     "test_replay.py",
     "test_sandbox.py",
+    "test_fuzz_files.py",
+    "test_torn.py",
     "test_speed.py",
     "test_start.py::test_every_command_imports_only_its_own_rooms",
     "test_study.py",
