@@ -1,8 +1,12 @@
 """Options of the whole test suite."""
 
+import gc
 import os
 import signal
 from pathlib import Path
+
+# Before torch is imported, and for the processes that tests start: threads that spin take the other tests' cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
@@ -71,6 +75,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--images", default=None, help="folder for pictures of larger reports, taken by the browser tests (docs/img)"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """`-n auto`: half as many again as there are cores, for tests that wait: for a server, a limit, a browser."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ or not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = len(os.sched_getaffinity(0))
+    return cores + cores // 2
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: a collection of garbage need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
