@@ -5,13 +5,15 @@ import os
 import signal
 from pathlib import Path
 
+gc.disable()  # until all is imported and collected: nearly all of that stays, and is only looked at again and again
+
 # Before torch is imported, and for the processes that tests start: threads that spin take the other tests' cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest
-import torch
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
-import unmask  # noqa: F401  (what it asks of MKL is read when torch first multiplies)
+import unmask  # noqa: E402, F401  (what it asks of MKL is read when torch first multiplies)
 
 torch.set_num_threads(1)  # one test per core; small tensors gain nothing from more
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would its children
@@ -87,9 +89,9 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays until the end: a collection of garbage need not look at it again."""
-    gc.collect()
+    """What was imported and collected stays until the end: no search for garbage looks at it again."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
