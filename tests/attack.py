@@ -46,7 +46,10 @@ AREAS: dict[str, tuple[str, int, dict[str, int]]] = {
     "server: bodies that its document allows": ("server/test_openapi.py", 1, {"UNMASK_EXAMPLES": 1000}),
     "server: hostile requests, clients that leave": ("server/test_hostile.py server/test_faults.py", 5, {}),
     "server: batches and fairness": ("server/test_batches.py", 5, {}),
+    "server: replicas' front": ("server/test_front.py server/test_front_attacked.py", 3, {}),
     "files: damaged checkpoints": ("checkpoints/test_fuzz.py", 1, {"UNMASK_CASES": 5000}),
+    "files: GPTQ, adapters, packed weights": ("checkpoints/test_fuzz_layers.py", 1, {"UNMASK_CASES": 5000}),
+    "files: shards, texts, judged rows, logs": ("test_fuzz_files.py", 1, {"UNMASK_CASES": 3000}),
     "files: pickles, tokenizers, templates": (
         "test_convert.py checkpoints/test_files.py checkpoints/test_tokens.py test_judge.py",
         2,
@@ -55,6 +58,7 @@ AREAS: dict[str, tuple[str, int, dict[str, int]]] = {
     "sandbox: escapes, bombs, clean-up": ("test_sandbox.py", 4, {}),
     "graders: wrong answers that want to pass": ("test_tasks.py", 2, {}),
     "durability: killed runs": ("test_bulk.py test_bench.py -k killed", 15, {}),
+    "durability: cut files, full disk, two writers": ("test_torn.py", 1, {"UNMASK_CUTS": 150}),
 }
 
 
@@ -232,7 +236,8 @@ def main() -> int:
             wrong += failed
     if args.only in "durability: kill -9 at random moments":
         kills = ["--kills", str(max(2, round(30 * args.scale)))]
-        wrong += subprocess.run([sys.executable, str(HERE / "kills.py"), *kills], check=False).returncode
+        for how in ([], ["--press"]):
+            wrong += subprocess.run([sys.executable, str(HERE / "kills.py"), *kills, *how], check=False).returncode
     if args.only in "server: for long, TERM and KILL under load":
         much = ["--requests", str(round(2000 * args.scale)), "--ends", str(max(2, round(20 * args.scale)))]
         wrong += subprocess.run([sys.executable, str(HERE / "endurance.py"), *much], check=False).returncode

@@ -3,7 +3,8 @@
     python tests/kills.py --kills 30
 
 pytest collects nothing here; `make attack` runs it. Prints a line for each command: kills, whether all of its rows are
-there once, and whether they are those of the run without a kill; of a training, the logged losses.
+there once, and whether they are those of the run without a kill; of a training, the logged losses. `--press` presses
+Ctrl-C twice instead, which must end a command with 130 and without a traceback.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +32,7 @@ COMMANDS = {
     "generate": "generate --prompts q.txt -o OUT/rows.jsonl --model random --length 100 --temperature 1 --batch 1",
     "paper": "paper quality --on text --limit 2 --scale 0.1 --judge none --no-pictures --out OUT",
     "judge": "judge t.jsonl --judge JUDGE --rows OUT/rows.jsonl",
-    "train": f"train sudoku OUT --steps 100 --batch 8 --held 4 --log 10 --check 1 --shape '{SMALL}'",
+    "train": f"train sudoku OUT --steps 40 --batch 2 --held 1 --log 4 --check 3 --shape '{SMALL}'",
 }
 
 
@@ -50,21 +52,29 @@ def rows(folder: Path) -> dict[str, dict[int, Any]]:
     return found
 
 
-def run(command: list[str], folder: Path, seconds: float | None) -> bool:
-    """Whether the command came to its end; otherwise it is killed after so many seconds."""
+def run(command: list[str], folder: Path, seconds: float | None, press: bool = False) -> bool:
+    """Whether the command came to its end; otherwise it is killed after so many seconds, or interrupted twice."""
     with subprocess.Popen(
         [sys.executable, "-m", "unmask", *command], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
         try:
             _, trouble = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            process.kill()
-            return False
+            if not press:
+                process.kill()
+                return False
+            for pause in (0.0, 0.05):
+                time.sleep(pause)
+                process.send_signal(signal.SIGINT)
+            _, trouble = process.communicate()
+            if process.returncode == 130:
+                assert b"Traceback" not in trouble, trouble.decode()[-2000:]
+                return False
     assert process.returncode == 0, trouble.decode()[-500:]
     return True
 
 
-def killed(name: str, folder: Path, kills: int, dice: Random) -> tuple[int, int, bool]:
+def killed(name: str, folder: Path, kills: int, dice: Random, press: bool) -> tuple[int, int, bool]:
     """Kills, whole runs that they fell into, and whether each of these has the rows of a run without a kill."""
 
     def line(out: str) -> list[str]:
@@ -79,7 +89,7 @@ def killed(name: str, folder: Path, kills: int, dice: Random) -> tuple[int, int,
     while done < kills:
         out = folder / f"{name}-{runs}"
         out.mkdir()
-        while not run(line(out.name), folder, dice.uniform(0.2, 1.0) * took):
+        while not run(line(out.name), folder, dice.uniform(0.2, 1.0) * took, press):
             done += 1
         runs += 1
         equal = equal and rows(out) == whole
@@ -91,6 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--press", action="store_true", help="Ctrl-C, twice, instead of kill -9")
     parser.add_argument("commands", nargs="*", metavar="COMMAND", help=f"of {', '.join(COMMANDS)} [all]")
     args = parser.parse_args()
     wrong = 0
@@ -108,9 +119,10 @@ def main() -> int:
         (folder / "judge").mkdir()
         tiny(folder / "judge")
         for name in args.commands or COMMANDS:
-            kills, runs, equal = killed(name, folder, args.kills, Random(args.seed))
+            kills, runs, equal = killed(name, folder, args.kills, Random(args.seed), args.press)
             verdict = "rows as without a kill" if equal else "OTHER ROWS"
-            print(f"durability: {name:10} {kills:4} kills in {runs:3} runs, {verdict}", flush=True)
+            what = "Ctrl-C" if args.press else "kills"
+            print(f"durability: {name:10} {kills:4} {what} in {runs:3} runs, {verdict}", flush=True)
             wrong += not equal
     return 1 if wrong else 0
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,12 @@ class Command:
                 pass
         return found
 
+    def family(self, pid: int) -> bool:
+        """Whether a process is the command's, or was started by one of its."""
+        with suppress(OSError):
+            return self._mine(pid)
+        return False
+
     def _mine(self, pid: int) -> bool:
         while pid > 1 and pid != self.process.pid:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -130,6 +136,30 @@ def test_two_replicas_answer_as_one_process(serving: Command, right: str) -> Non
     line = http.client.HTTPConnection(serving.url.removeprefix("http://"), timeout=30)
     line.request("GET", "/v1/models", headers={"host": "elsewhere.example"})
     assert line.getresponse().status == 421
+
+
+def listening(processes: set[int]) -> list[str]:
+    """The addresses at which these processes listen, as the kernel writes them."""
+    inodes = set()
+    for number in processes:
+        for link in Path(f"/proc/{number}/fd").glob("*"):
+            with suppress(OSError):
+                inodes.add(os.readlink(link))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.append(fields[1].partition(":")[0])
+    return found
+
+
+def test_no_port_of_ray_is_open_to_other_machines(serving: Command) -> None:
+    """Whoever reaches one can run programs."""
+    mine = {int(path.name) for path in Path("/proc").glob("[0-9]*") if serving.family(int(path.name))}
+    here = {"0100007F", "0" * 16 + "FFFF0000" + "0100007F", "0" * 24 + "01000000"}
+    assert len(mine) > 4 and len(listening(mine)) > 3
+    assert set(listening(mine)) <= here
 
 
 def test_a_client_that_hangs_up_frees_its_replica(serving: Command) -> None:

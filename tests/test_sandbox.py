@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import platform
 import socket
@@ -40,6 +41,14 @@ ways = pytest.mark.parametrize(
         pytest.param(frozenset({"landlock", "seccomp"}), id="namespaces-only", marks=needs_namespaces),
     ],
 )
+
+
+@pytest.fixture(autouse=True)
+def sealed(monkeypatch):
+    """As on a machine without other kinds of sockets, so that namespaces alone are enough."""
+    tried = box.tried
+    monkeypatch.setattr(box, "tried", lambda *given: replace(tried(*given), sealed=True))
+    return tried
 
 
 @pytest.fixture
@@ -281,6 +290,25 @@ def test_files_cannot_hide(hide):
         assert outcome.why == "too many files", outcome
 
 
+@needs_landlock
+@needs_seccomp
+def test_files_without_a_name_count():
+    """Deleted while they are open, they take room all the same; what the program is given does not count."""
+    program = """
+import os, sys, time
+held = []
+for _ in range(10):
+    held.append(open("large", "wb"))
+    held[-1].write(bytes(3 << 20)); held[-1].flush(); os.unlink("large")
+    time.sleep(0.02)
+time.sleep(1)
+"""
+    outcome = run(program, limits=Limits(file_bytes=8 << 20), without=NO_SPACES)
+    assert outcome.why == "too many files", outcome
+    given = "import sys, time; time.sleep(0.5); assert len(sys.stdin.read()) == 12 << 20"
+    assert run(given, stdin="x" * (12 << 20), limits=Limits(file_bytes=8 << 20), without=NO_SPACES).ok
+
+
 def test_limits_are_checked():
     for wrong in ({"seconds": 0}, {"memory_bytes": 2**20}, {"processes": 0}, {"output_bytes": -1}):
         with pytest.raises(SettingError, match="give at least"):
@@ -403,6 +431,127 @@ assert other.recv(1) == b"x"
             server.accept()
 
 
+NO_FILTER = pytest.mark.parametrize(
+    "without",
+    [
+        pytest.param(frozenset({"seccomp"}), id="landlock-and-namespaces"),
+        pytest.param(frozenset({"seccomp", "landlock"}), id="namespaces-only"),
+    ],
+)
+
+
+@needs_namespaces
+@NO_FILTER
+def test_sockets_and_pipes_with_a_name_are_out_of_reach(without, place):
+    with socket.socket(socket.AF_UNIX) as stream, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
+        stream.bind(str(place / "stream"))
+        stream.listen()
+        datagrams.bind(str(place / "datagrams"))
+        os.mkfifo(place / "pipe")
+        for path in place.iterdir():
+            path.chmod(0o777)
+        program = f"""
+import os, socket
+def tries(act, *given):
+    try: act(*given)
+    except OSError as error: print(error)
+    else: print("DONE", act, given)
+for path in ({str(place)!r}, "." + "/.." * 20 + {str(place)!r}):
+    tries(socket.socket(socket.AF_UNIX).connect, path + "/stream")
+    tries(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto, b"x", path + "/datagrams")
+    tries(os.open, path + "/pipe", os.O_RDWR | os.O_NONBLOCK)
+    tries(os.stat, path + "/stream")
+tries(os.listdir, "/proc/self/fd")
+"""
+        outcome = run(program, without=without)
+        assert outcome.ok and "DONE" not in outcome.stdout, outcome
+        for server in (stream, datagrams):
+            server.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            stream.accept()
+        with pytest.raises(TimeoutError):
+            datagrams.recv(1)
+
+
+@needs_namespaces
+@NO_FILTER
+def test_there_is_no_way_back_to_the_root_outside(without):
+    program = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+os.mkdir("in")
+for flags in (0x10000000, 0x10000000 | 0x20000):
+    assert libc.unshare(flags) == -1  # no new user namespace, which would have chroot and mounts
+assert libc.chroot(b"in") == -1 and libc.mount(b"none", b"in", b"tmpfs", 0, None) == -1
+for number in range(3, 64):
+    try: os.fchdir(number)
+    except OSError: pass
+    else: raise AssertionError(number)
+assert not os.path.exists("/proc") and not os.path.exists("/etc/passwd")
+"""
+    outcome = run(program, without=without)
+    assert outcome.ok, outcome
+
+
+def test_without_a_filter_other_kinds_of_sockets_are_refused(sealed, monkeypatch):
+    monkeypatch.setattr(box, "tried", lambda *given: replace(sealed(*given), seccomp=False, sealed=False))
+    with pytest.raises(SandboxError, match="cannot keep untrusted code from the network"):
+        run("pass")
+
+    def opens(family: int, kind: int) -> bool:
+        with contextlib.suppress(OSError), socket.socket(family, kind):
+            return True
+        return False
+
+    none = "from unmask.tasks.sandbox import seccomp\nseccomp.available = lambda: False\nmain()\n"
+    monkeypatch.setattr(box, "START", box.START.replace("\nmain()\n", "\n" + none))
+    found = sealed.__wrapped__(tempfile.gettempdir(), box.interpreter())
+    kinds = [opens(family, kind) for family in (32, 40, 42) for kind in (1, 2, 5)]
+    assert not found.seccomp and found.sealed == (FOUND.net and not any(kinds))
+
+
+@ways
+def test_sockets_without_a_file_are_out_of_reach(without):
+    name = f"unmask-{uuid.uuid4().hex}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"\0{name}")
+        server.listen()
+        server.settimeout(0.1)
+        program = f"""
+import socket
+try: socket.socket(socket.AF_UNIX).connect("\\0{name}")
+except OSError: pass
+else: raise AssertionError("connected")
+"""
+        outcome = run(program, without=without)
+        assert outcome.ok, outcome
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+MAPPED = {
+    "private": "mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)",
+    "shared": "mmap.mmap(-1, 1 << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)",
+    "a file's": "mmap.mmap(FILE, 1 << 20)",
+}
+
+
+@ways
+@pytest.mark.parametrize("how", MAPPED.values(), ids=MAPPED)
+def test_memory_that_is_mapped(how, without):
+    program = f"""
+import mmap
+file = open("held", "w+b")
+file.truncate(1 << 20)
+held = []
+while True:
+    held.append({how.replace("FILE", "file.fileno()")})
+    held[-1][::4096] = b"x" * 256
+"""
+    outcome = run(program, limits=Limits(memory_bytes=256 << 20), without=without)
+    assert not outcome.ok and outcome.why in ("failed", "out of memory") and outcome.seconds < 8, outcome
+
+
 @ways
 def test_other_processes_are_out_of_reach(without):
     program = f"""
@@ -439,6 +588,71 @@ for process in ({os.getpid()}, os.getppid(), -1, 0):
     outcome = run(program, without=without, insist=True)
     assert outcome.ok and outcome.stdout == "", outcome
     assert run("import os; os.abort()", without=without, insist=True).why == "killed"
+
+
+SIGNALLED = """
+import fcntl, os, socket, struct, time
+def by_fcntl(target):
+    end, other = os.pipe()
+    fcntl.fcntl(end, fcntl.F_SETOWN, target)
+    return end, lambda: os.write(other, b"x")
+def by_fcntl_ex(target):
+    end, other = os.pipe()
+    fcntl.fcntl(end, 15, struct.pack("ii", 1, target))
+    return end, lambda: os.write(other, b"x")
+def by_ioctl(target):
+    end, other = socket.socketpair()
+    fcntl.ioctl(end, COMMAND, struct.pack("i", target))
+    return end.detach(), lambda: other.send(b"x")
+def tries(target):
+    try: end, act = ACT(target)
+    except PermissionError: return
+    try: fcntl.fcntl(end, fcntl.F_SETSIG, 9)
+    except PermissionError: pass
+    fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)
+    act()
+    print("DONE", target)
+for target in (os.getppid(), OTHER): tries(target)
+time.sleep(0.3)
+"""
+
+
+@needs_seccomp
+@pytest.mark.parametrize("act", ["by_fcntl", "by_fcntl_ex", "by_ioctl 0x8901", "by_ioctl 0x8902"])
+def test_no_file_signals_another_process(act):
+    """Where neither namespaces nor a new Landlock are: the guard could be killed, and any process of the account."""
+    name, _, command = act.partition(" ")
+    program = SIGNALLED.replace("ACT", name).replace("COMMAND", command or "0").replace("OTHER", str(os.getpid()))
+    for without in (frozenset({"user", "landlock"}), frozenset({"user"}), frozenset()):
+        outcome = run(program, without=without, insist=True)
+        assert outcome.ok and outcome.stdout == "", outcome
+
+
+@needs_seccomp
+def test_nobody_is_told_what_others_do_with_files():
+    program = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.inotify_init1(0) == -1 and libc.inotify_init() == -1
+"""
+    for without in (frozenset(), NO_SPACES):
+        outcome = run(program, without=without, insist=True)
+        assert outcome.ok, outcome
+
+
+@ways
+def test_signals_and_timers_that_wait_are_few(without):
+    """The kernel counts them for an account, so that others of it could have none."""
+    program = """
+import ctypes, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {34})
+libc, count = ctypes.CDLL(None, use_errno=True), 0
+while count < 5000 and libc.sigqueue(os.getpid(), 34, 0) == 0:
+    count += 1
+print(count)
+"""
+    outcome = run(program, without=without, insist=True)
+    assert outcome.ok and int(outcome.stdout) <= 256, outcome
 
 
 @needs_seccomp
@@ -502,6 +716,47 @@ else: raise AssertionError("an open descriptor")
     outcome = run(program)
     assert outcome.ok, outcome
     assert run("import os; assert os.listdir() == []", copy=False).ok  # nor its own text
+
+
+@ways
+def test_directories_of_libraries_are_not_shown(without, place, monkeypatch):
+    (place / "secret").write_text("hush")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{place}:/usr/lib")
+    program = f"""
+import os
+try: open({str(place / "secret")!r})
+except OSError: pass
+else: raise AssertionError("the secret")
+assert {str(place)!r} not in os.environ.get("LD_LIBRARY_PATH", "")
+"""
+    outcome = run(program, without=without)
+    assert outcome.ok, outcome
+
+
+@ways
+def test_libraries_that_the_interpreter_loads_are_shown(without, place, monkeypatch):
+    assert ctypes.sizeof(ctypes.c_char) == 1  # it is loaded
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = {Path(line.split(maxsplit=5)[-1]) for line in lines if "/libffi" in line}
+    if not mapped:
+        pytest.skip("ctypes has no library of its own here")
+    real = mapped.pop()
+    (place / real.name).write_bytes(real.read_bytes())
+    for name in real.parent.iterdir():
+        if name.resolve() == real and name.name != real.name:
+            (place / name.name).symlink_to(real.name)
+    (place / "secret").write_text("hush")
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{place};/nowhere")
+    program = f"""
+import ctypes, os
+ctypes.CDLL({str(place / real.name)!r})
+assert os.environ["LD_LIBRARY_PATH"] == {str(place)!r}
+try: open({str(place / "secret")!r})
+except OSError: pass
+else: raise AssertionError("the secret")
+"""
+    outcome = run(program, without=without)
+    assert outcome.ok, outcome
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has an account to give up")
@@ -668,7 +923,7 @@ def test_eight_at_once(without):
 def test_all_ends_when_unmask_is_killed(without, marked):
     mark, alive = marked
     program = mark + "import time; time.sleep(60)"
-    call = f"run({program!r}, limits=Limits(seconds=60), without={without!r})"
+    call = f"run({program!r}, limits=Limits(seconds=60), without={without!r}, insist=True)"
     code = f"from unmask.tasks.sandbox import run, Limits; {call}"
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)

@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
 
 from unmask import Recipe
 from unmask.cli import main
@@ -258,6 +257,8 @@ def test_without_a_cache():
 @torch.no_grad()
 @pytest.mark.parametrize("columns", [None, Columns(8, (4,))])
 def test_layers_of_a_deep_network_are_compiled_once(monkeypatch, columns):
+    from torch._dynamo.utils import counters  # a second and a half: nobody else who collects tests waits for it
+
     compiling, model = torch.compile, random_transformer(layers=baselines.DEEP)
     monkeypatch.setattr(torch, "compile", lambda function, **how: compiling(function, backend="eager", **how))
     _, state, *_ = prepare(model, [from_prompt(model, [1, 2, 3], 9)], [0], Recipe("uniform"))

@@ -8,9 +8,12 @@ import unmask
 from unmask.cli import main
 from unmask.decoding import trace as traces
 from unmask.decoding.decode import decode, decode_batch
+from unmask.decoding.joining import Asked, decode_joining
 from unmask.decoding.recipe import Recipe
-from unmask.decoding.waves import Attempt, rounds, width
+from unmask.decoding.result import Result
+from unmask.decoding.waves import PATIENCE, Attempt, rounds, turns, width
 from unmask.errors import InputError, SettingError
+from unmask.models.wrap import Counted
 
 ORDERS = ["uniform", "confidence", "eb", "fast-dllm", "p2", "semi-ar"]
 TINY = 1e-12  # nothing costs less
@@ -195,6 +198,99 @@ def test_eval_and_generate_in_bulk_are_the_same_in_waves(tmp_path, capsys):
     assert main(line) == 0
     shown = capsys.readouterr().out
     assert [text for text in shown.splitlines() if text] == [row["text"] for row in one]
+
+
+# --- prompts that come while others are decoded -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "eb"])
+def test_prompts_that_join_are_decoded_as_alone(table, sampler):
+    """One more prompt before each wave, then all the others at once; each asks for other log-probabilities."""
+    some = recipe(sampler, length=4, until=0.2, most=16, escalate="confidence steps=3" if sampler == "eb" else None)
+    prompts, found = ["", "s", "te", "r", "", "se", "n", "a", "t", "re"], dict[int, Result]()
+    asked = [
+        Asked(prompt, place, lambda one, place=place: found.setdefault(place, one), logprobs=1 + place % 3)
+        for place, prompt in enumerate(prompts)
+    ]
+    waiting, counted, steps = list(asked), Counted(table), [0]
+
+    def more() -> list[Asked]:
+        new = waiting[: 1 if len(waiting) > 5 else 5]
+        del waiting[: len(new)]
+        return new
+
+    decode_joining(counted, more, some, on_step=lambda: steps.append(1))
+    alone = Counted(table)
+    for place, prompt in enumerate(prompts):
+        one = decode(alone, prompt, recipe=some, seed=place, logprobs=1 + place % 3)
+        assert [path.tokens for path in found[place].particles] == [path.tokens for path in one.particles]
+        assert found[place].chosen == one.chosen
+        for own, path in zip(found[place].particles, one.particles, strict=True):
+            logs = [token.log_prob for token in path.logprobs or ()]
+            assert [token.log_prob for token in own.logprobs or ()] == pytest.approx(logs)
+        assert found[place].evaluations == one.evaluations and found[place].rows == one.rows
+        assert found[place].seed == place and found[place].prompt == prompt
+    assert counted.count.calls < 0.6 * alone.count.calls and sum(steps) > 0
+
+
+@pytest.mark.parametrize("ends", [[16, 1, 2, 16, 4, 8, 1, 1, 1], [16, *[1] * 300]])
+def test_waves_are_full_and_nobody_is_left_behind(ends):
+    """Three prompts join before every wave, for ever: those that need many paths wait, but not for long."""
+    number, at, waited, sizes, done = 0, 0, list[int](), list[int](), list[int]()
+
+    class One(Attempt):
+        due = 0
+
+        @property
+        def done(self) -> bool:
+            return len(self.particles) >= ends[self.place % len(ends)]
+
+    def renewed(due: list[One]) -> list[One]:
+        nonlocal number, at
+        at += 1
+        new = (
+            [] if at > 90 else [One(number + more, None, recipe("uniform", most=16, until=0.1), 0) for more in range(3)]
+        )
+        number += len(new)
+        for one in new:
+            one.due = at
+        return [*due, *new]
+
+    def wave(some: list[One]) -> None:
+        assert len({one.kind for one in some}) == 1
+        waited.extend(at - one.due for one in some)
+        sizes.append(sum(one.width for one in some))
+        for one in some:
+            one.particles += [None] * one.width  # type: ignore[list-item]
+            one.due = at + 1
+
+    for ended in turns(renewed, 8, wave):
+        done += [one.place for one in ended]
+    assert sorted(done) == list(range(270))
+    assert max(waited) <= PATIENCE + 4  # four other kinds may have waited as long: of 1, 2, 4 and 8 paths
+    assert len(sizes) < 100  # 101 for the first of them, if all went in the order of their waiting
+
+
+def test_a_wave_that_nobody_wants_ends(table):
+    """The second prompt is left after the first step of its wave; the first one gets its answer all the same."""
+    some, found, left = recipe("uniform", length=5, until=TINY), list[Result](), list[str]()
+    counted, calls = Counted(table), list[int]()
+    first = Asked("", 1, found.append)
+
+    def leave(event: traces.Event) -> None:
+        if event["event"] == "step":
+            left.append("gone")
+            calls.append(counted.count.calls)
+
+    second = Asked("s", 2, found.append, wanted=lambda: not left, on_event=leave)
+    asked = [[first], [], [second]]  # joins after two waves, and is then alone with one path
+    decode_joining(counted, lambda: asked.pop(0) if asked else [], some)
+    [one] = found
+    alone = Counted(table)
+    assert [path.tokens for path in one.particles] == [
+        path.tokens for path in decode(alone, "", recipe=some, seed=1).particles
+    ]
+    assert len(calls) == 1 and counted.count.calls == alone.count.calls + 1
 
 
 # --- escalation -------------------------------------------------------------------------------------------------------

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .small import (
-    write,
-)
+from .small import write
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +21,12 @@ def _no_hang() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def ring() -> Callable[[], object]:
+    """To be called before every case: thirty seconds later it is broken off."""
+    return lambda: signal.alarm(30)
 
 
 @pytest.fixture

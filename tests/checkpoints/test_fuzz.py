@@ -6,9 +6,8 @@ import copy
 import json
 import os
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -84,7 +83,7 @@ def bent(random: Random, value: Any) -> Any:
             [value + 1, value - 1, 2 * value, value // 2, -value, value * 10**6, float(value), str(value)]
         )
     if isinstance(value, float) and random.random() < 0.5:
-        return random.choice([-value, value * 1e10, value * 1e-10, int(value), str(value)])
+        return random.choice([-value, value * 1e10, value * 1e-10, int(value) if abs(value) < 1e300 else 1, str(value)])
     return random.choice([strange(random), strange(random), [value], {"a": value}])
 
 
@@ -352,24 +351,22 @@ def use(directory: Path, options: dict[str, Any]) -> str | None:
     return None
 
 
-@pytest.fixture
-def ring() -> Iterator[Callable[[], object]]:
-    """To be called before every case: thirty seconds later it is broken off."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    yield lambda: signal.alarm(30)
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
 @pytest.mark.parametrize(("make", "seed"), CHUNKS, ids=lambda x: getattr(x, "__name__", str(x)))
 def test_every_case_loads_or_is_refused(make, seed, tmp_path, ring):
-    case = make(tmp_path)
+    held(make, seed, tmp_path, ring)
+
+
+def held(
+    make: Callable[[Path], Callable[[Random], Case]],
+    seed: int,
+    home: Path,
+    ring: Callable[[], object],
+    cases: int = CASES,
+) -> None:
+    """Every case of a chunk loads or is refused, soon and without taking memory."""
+    case = make(home)
     refused = 0
-    for number in range(CASES):
+    for number in range(cases):
         directory, options, done = case(Random(f"{make.__name__} {seed} {number}"))
         what = f"{make.__name__}, seed {seed}, case {number}: {done}"
         ring()
@@ -384,4 +381,4 @@ def test_every_case_loads_or_is_refused(make, seed, tmp_path, ring):
         assert memory.host_peak() - peak < LARGE, what
         assert said is None or (said.isprintable() and 10 < len(said) < 1000), f"{what}\n{said}"
         refused += said is not None
-    assert refused > CASES // 4, "too few of the mutations do anything"
+    assert refused > cases // 4, "too few of the mutations do anything"

@@ -33,8 +33,11 @@ WITH_BLOCKS = [
     if "block_length" in given and "background" not in given
 ]
 VARIANTS = [(name, given) for name in SEARCHES for given in SEARCH_VARIANTS.get(name, [{}])[:1]]
-PAIRS = [("everything", *one, *how) for one in WITH_BLOCKS for how in VARIANTS]
-PAIRS += [("blocks", *one, *how) for one in WITH_BLOCKS for how in VARIANTS if how[0] in ("vanilla", "smc")]
+# As in cases.py, the first variant of a name stands for it where names are crossed; the others meet two searches.
+FIRST = [one for place, one in enumerate(WITH_BLOCKS) if one[0] not in [name for name, _ in WITH_BLOCKS[:place]]]
+FEW = [how for how in VARIANTS if how[0] in ("vanilla", "smc")]
+PAIRS = [("everything", *one, *how) for one in WITH_BLOCKS for how in (VARIANTS if one in FIRST else FEW)]
+PAIRS += [("blocks", *one, *how) for one in WITH_BLOCKS for how in FEW]
 KEPT = [("smc", {**SMC, "reopen": 0.5}), ("best-of-n", {"particles": 3, "until": 0.5, "most": 4})]
 
 

@@ -50,7 +50,7 @@ def test_a_batch_goes_on_for_the_others(wait, monkeypatch):
     slow = Slow(load("random"), 0.005)
     body = {"model": "random", "prompt": "a", "max_tokens": 60, "stream": True}
     with running({"random": slow}) as here, ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr("unmask.server.batcher.NESTED", 1)
+        monkeypatch.setattr("unmask.server.batcher.thread.NESTED", 1)
         first = begin(here, {**body, "max_tokens": 400})  # the two others come while it is decoded
         wait(lambda: len(slow.asked) > 3)
         other = pool.submit(here.client().completions.create, model="random", prompt="b", max_tokens=60, seed=3)

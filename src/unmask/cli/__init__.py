@@ -35,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as stop:  # --help and --version
         return int(stop.code or 0)
     except KeyboardInterrupt as stop:
+        if argv is None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, _leave)  # pressed again on the way out, it would raise in others' clean-up
         print("unmask: stopped" + (f": {stop}" if str(stop) else ""), file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader has left: nobody wants the rest; 1, as rich does it
@@ -77,6 +79,10 @@ def _stops_at_once() -> Iterator[None]:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     os.write(2, b"unmask: stopped\n")
+    os._exit(130)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(130)
 
 

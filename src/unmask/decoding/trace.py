@@ -388,12 +388,22 @@ class Parts:
         self.words: dict[int, str] = {}  # the strings of all tokens so far
         self.spelt: list[set[int]] = []  # for each prompt, the tokens whose strings it has
 
+    @classmethod
+    def begun(cls, prompts: int, particles: int) -> Parts:
+        """For events after the `start` of a batch."""
+        parts = cls()
+        parts._begin(prompts, particles)
+        return parts
+
+    def _begin(self, prompts: int, particles: int) -> None:
+        self.particles, self.steps = particles, [0] * (prompts * particles)
+        self.spelt = [set() for _ in range(prompts)]
+
     def __call__(self, event: Event) -> list[Event | None]:
         """One event per prompt; None for a prompt that took no step."""
         self.words.update((token, word) for token, word in event.get("words", []))
         if event["event"] == "start":
-            self.particles, prompts = event["particles"], len(event["canvases"])
-            self.steps, self.spelt = [0] * (prompts * self.particles), [set() for _ in range(prompts)]
+            self._begin(len(event["canvases"]), event["particles"])
         parts = [self._part(event, place) for place in range(len(self.spelt))]
         if event["event"] == "step":
             for row, *change in event["changes"]:

@@ -2,7 +2,8 @@
 
 A prompt's paths are those that best-of-n would decode, in the order of their slots: 1, 1, 2, 4, … of them. After each
 wave its best path is taken if that costs less than `until`. A run that stopped is the beginning of the full one.
-Between waves other prompts take the rows that became free, so that a batch stays full.
+Between waves other prompts take the rows that became free, so that a batch stays full. All prompts are there at the
+beginning (`rounds`), or some come while others are decoded (`turns`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +26,9 @@ from unmask.errors import SettingError
 from unmask.search.look import ANSWERS
 
 Verify = Callable[[str], bool]
+One = TypeVar("One", bound="Attempt")
 MOST = 16  # samplers that a recipe escalates to
+PATIENCE = 3  # waves of others that an attempt waits for at most, but for those that have waited longer
 
 
 def paths_of(search: Search) -> int:
@@ -97,6 +100,7 @@ class Attempt:
     rows: int = 0
     seconds: float = 0.0  # of the batches that it was in
     share: float = 0.0  # its part of them
+    waited: int = 0  # waves of others since its last one
 
     @property
     def most(self) -> int:
@@ -179,6 +183,36 @@ def rounds(attempts: Sequence[Attempt], room: int, wave: Callable[[list[Attempt]
         for one in some:
             if not one.done:
                 going.setdefault(one.kind, []).append(one)
+        if ended := [one for one in some if one.done]:
+            yield ended
+
+
+def turns(
+    renewed: Callable[[list[One]], list[One]], particles: int, wave: Callable[[list[One]], None]
+) -> Iterator[list[One]]:
+    """Run waves until no attempt is open; those that are done, wave by wave. Attempts come and go in between.
+
+    Before each wave `renewed` takes the open attempts in the order in which they wait, and returns those that stay, and
+    then those that join. The kind with most rows goes next, so that waves are full; but whoever has waited for PATIENCE
+    waves goes first, whoever joins. A wave has at most `particles` rows for each attempt, of the most that were open.
+    """
+    due: list[One] = []
+    room = 0
+    while due := renewed(due):
+        room = max(room, particles * len(due))
+        kinds = [one.kind for one in due]
+        kind = (
+            kinds[0] if due[0].waited >= PATIENCE else max(kinds, key=lambda one: min(room, one[1] * kinds.count(one)))
+        )
+        places = [place for place, one in enumerate(kinds) if one == kind][: max(1, room // kind[1])]
+        some = [due[place] for place in places]
+        due = [one for place, one in enumerate(due) if place not in places]
+        wave(some)
+        for one in due:
+            one.waited += 1
+        for one in some:
+            one.waited = 0
+        due += [one for one in some if not one.done]
         if ended := [one for one in some if one.done]:
             yield ended
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,11 @@ def _check_all(shards: Sequence[tuple[str, Shard]]) -> None:
             raise InputError(f"{seen[shard.place]!r} and {path!r} are both shard {shard}", "leave one of them out")
         seen[shard.place] = path
     count = shards[0][1].count
-    lost = [place for place in range(1, count + 1) if place not in seen]
-    if lost:
-        some = ", ".join(f"{place}/{count}" for place in lost[:4]) + (" and more" if len(lost) > 4 else "")
-        raise InputError(f"{many(len(lost), 'shard is', 'shards are')} missing: {some}", "give the files of all shards")
+    lacking = count - len(seen)
+    if lacking:
+        lost = islice((place for place in range(1, count + 1) if place not in seen), 4)
+        some = ", ".join(f"{place}/{count}" for place in lost) + (" and more" if lacking > 4 else "")
+        raise InputError(f"{many(lacking, 'shard is', 'shards are')} missing: {some}", "give the files of all shards")
 
 
 def _by_number(found: Sequence[tuple[str, rows.Rows]]) -> list[rows.Line]:

@@ -78,7 +78,7 @@ class Shard:
 
 def to_shard(text: str) -> Shard:
     """`3/16` as the third of sixteen shards."""
-    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
-        raise InputError(f"shard is {text!r}", "give I/N with I from 1 to N, as 3/16")
+        raise InputError(f"shard is {text[:40]!r}", "give I/N with I from 1 to N, as 3/16")
     return Shard(int(found[1]), int(found[2]))

@@ -14,9 +14,16 @@ from torch import Tensor
 
 Z = 1.959964  # 97.5 % point of a normal distribution
 DRAWS = 1000  # of `bootstrap`
+LARGEST = float(np.finfo(np.float64).max)
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]  # of rows
 Figure = tuple[float | None, float | None, float | None]  # a value and the ends of its interval
+
+
+def is_finite(value: object) -> bool:
+    """Whether a value that was read is a number that a float can hold; whole numbers of JSON may be larger."""
+    return isinstance(value, int | float) and -LARGEST <= value <= LARGEST
+
 
 # --- means -----------------------------------------------------------------------------------------------------------
 

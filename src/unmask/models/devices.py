@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from unmask.errors import ModelError, first_line, many
+from unmask.errors import ModelError, first_line, many, printable
 from unmask.models import memory
 from unmask.models.files.checkpoint import DTYPES, dtype_name
 from unmask.models.network import Shape, empty
@@ -53,7 +53,7 @@ def on_devices(name: str, given: Given) -> torch.device | Devices:
         return on_device(name, parts[0][0])
     counts = tuple(count for _, count in parts if count is not None)
     if counts and len(counts) < len(parts):
-        raise ModelError(f"{given} gives numbers of layers for some devices only", "give all of them, or none")
+        raise ModelError(f"{_short(given)} gives numbers of layers for some devices only", "give all of them, or none")
     return Devices(tuple(on_device(name, place) for place, _ in parts), counts)
 
 
@@ -66,17 +66,21 @@ def on_device(name: str, device: Given) -> torch.device:
         place = torch.device(device)
     except (RuntimeError, TypeError, ValueError):
         raise ModelError(
-            f"cannot load {name} on {device}",
-            "give cpu, a GPU like cuda or cuda:1, or auto",
+            f"cannot load {name} on {_short(device)}", "give cpu, a GPU like cuda or cuda:1, or auto"
         ) from None
     try:
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch raises any of them
         reason = first_line(error).split(". ")[0]
-        raise ModelError(f"cannot load {name} on {device}", f"{reason}; cpu is always there") from None
+        raise ModelError(f"cannot load {name} on {_short(device)}", f"{reason}; cpu is always there") from None
     if place.type == "meta":
         raise ModelError("the device meta holds no numbers", "give cpu, or a GPU like cuda")
     return place
+
+
+def _short(device: Given) -> str:
+    """A device as it was given, for errors."""
+    return printable(str(device)[:80])
 
 
 def as_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
@@ -109,9 +113,12 @@ def several(given: object) -> list[tuple[str | torch.device, int | None]]:
         parts = list(given)
     found: list[tuple[str | torch.device, int | None]] = []
     for part in parts:
-        counted = re.fullmatch(r"\s*([^=]*?)\s*=\s*(\d+)\s*", part) if isinstance(part, str) else None
-        name = part.strip() if isinstance(part, str) else part
-        found.append((name, None) if counted is None else (counted[1], int(counted[2])))
+        if isinstance(part, str):
+            name, _, count = (word.strip() for word in part.partition("="))
+            counted = re.fullmatch(r"\d{1,9}", count) is not None
+            found.append((name, int(count)) if counted else (part.strip(), None))
+        else:
+            found.append((part, None))
     return found
 
 
@@ -127,7 +134,9 @@ def placed(
     if devices.layers:
         if sum(devices.layers) != shape.layers or not devices.layers[0]:
             hint = "name all of them, and the first device for at least one"
-            raise ModelError(f"{devices} is {many(sum(devices.layers), 'layer')}, {what} has {shape.layers}", hint)
+            raise ModelError(
+                f"{_short(str(devices))} is {many(sum(devices.layers), 'layer')}, {what} has {shape.layers}", hint
+            )
         return list(devices.layers)
     sizes, rest = _sizes(shape, dtype, packing)
     room = [int(SHARE * free(one)) for one in devices.all]

@@ -19,7 +19,8 @@ def save(path: Path, panels: Sequence[Callable[[int], str]]) -> None:
     size = f'width="{WIDE}" height="{(HIGH + GAP) * len(panels)}"'
     style = "<style>text{font:12px sans-serif;fill:#6b7280}</style>"
     body = "\n".join(draw(place * (HIGH + GAP)) for place, draw in enumerate(panels))
-    path.write_text(_svg(size, f"{style}\n{body}\n") + "\n", encoding="utf-8")
+    text = _svg(size, f"{style}\n{body}\n") + "\n"
+    path.write_text(text, encoding="utf-8", errors="replace")  # a name that was read may hold half of a surrogate pair
 
 
 def small(caption: str, curves: Sequence[Curve], bold: int) -> str:

@@ -29,6 +29,7 @@ class Metrics:
         self.evaluations = counter("unmask_evaluations", "Rows that paths asked a network for, by model.", "model")
         self.rows = counter("unmask_rows", "Rows that a network computed, of equal canvases one, by model.", "model")
         self.retried = counter("unmask_retried", "Choices decoded again one by one, because their batch failed.")
+        self.joined = counter("unmask_joined", "Choices that joined a running batch, in rows that others had freed.")
         about = "Seconds from a request to the end of its answer, by path."
         self.request_seconds = histogram("unmask_request_seconds", about, SECONDS, "path")
         self.wait_seconds = histogram("unmask_wait_seconds", "Seconds that choices waited in the queue.", SECONDS)

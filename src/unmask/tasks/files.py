@@ -19,6 +19,8 @@ from typing import Any, TextIO
 from unmask.errors import InputError, unknown
 
 MOST = 1 << 30  # bytes of a file that is read whole, unpacked
+LONGEST = 1 << 24  # characters of a line or a document of running text
+NO_LINES = "give text with blank lines between documents"
 Row = dict[str, Any]
 Progress = Callable[[str, int, int], None]  # the file, bytes read, bytes in all
 
@@ -141,12 +143,16 @@ def _csv(text: str, path: str) -> list[Row]:
 def documents(path: str) -> Iterator[str]:
     """The documents of a text file, .xz and .gz too; blank lines separate them."""
     some: list[str] = []
+    size = 0
     for line in _lines(path):
         if line.strip():
             some.append(line)
+            size += len(line)
+            if size > LONGEST:
+                raise InputError(f"{path!r} has a document of more than {LONGEST:,} characters", NO_LINES)
         elif some:
             yield "".join(some).rstrip("\n")
-            some = []
+            some, size = [], 0
     if some:
         yield "".join(some).rstrip("\n")
 
@@ -157,7 +163,9 @@ def _lines(path: str) -> Iterator[str]:
     try:
         file: TextIO = opens.get(Path(path).suffix, open)(path, "rt", encoding="utf-8")
         with file:
-            for line in file:
+            while line := file.readline(LONGEST):
+                if len(line) == LONGEST:
+                    raise InputError(f"{path!r} has a line of more than {LONGEST:,} characters", NO_LINES)
                 found = found or bool(line.strip())
                 yield line
     except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from unmask.errors import InputError
 from unmask.evaluate.rows import JsonLines, parsed
+from unmask.evaluate.stats import is_finite
 from unmask.report import chart
 from unmask.report.chart import Curve
 
@@ -46,11 +46,11 @@ def _is_event(value: Event | None) -> bool:
 def draw(events: Sequence[dict[str, Any]], path: Path) -> None:
     """Two panels over the steps: the loss, smoothed and raw; every figure of the validations."""
     loss: Curve = [
-        (event["step"], event["loss"]) for event in events if event["event"] == "step" and _finite(event.get("loss"))
+        (event["step"], event["loss"]) for event in events if event["event"] == "step" and is_finite(event.get("loss"))
     ]
     checks = [event for event in events if event["event"] == "validation"]
     names = [name for name in (checks[-1] if checks else {}) if name not in KNOWN]
-    figures = {name: [(event["step"], event[name]) for event in checks if _finite(event.get(name))] for name in names}
+    figures = {name: [(event["step"], event[name]) for event in checks if is_finite(event.get(name))] for name in names}
     values = sorted(y for _, y in [*loss, *smooth(loss)])
     most = values[int(0.95 * (len(values) - 1))] if values else None  # the first losses are outliers
     curves = {"each logged step": loss, "smoothed": smooth(loss)}
@@ -58,10 +58,6 @@ def draw(events: Sequence[dict[str, Any]], path: Path) -> None:
     if figures:
         panels.append(partial(chart.panel, title="validation", curves=figures))
     chart.save(path, panels)
-
-
-def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def smooth(curve: Curve, share: float = 0.2) -> Curve:

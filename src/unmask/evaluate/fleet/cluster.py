@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -41,6 +43,20 @@ def _on_standard_error(told: Callable[..., None], data: Mapping[str, Any], *more
         told({**data, "lines": lines, "is_err": True}, *more, **how)
 
 
+def _alone() -> None:
+    """Have a cluster of this machine listen to this machine only, and to those alone who know its token.
+
+    Whoever reaches a port of Ray without a token runs programs there. On Linux Ray would take an address of the network
+    in the place of 127.0.0.1, and listen on all of them. A token must be there before Ray is imported.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # the name that Ray has for it, on every system
+    constants = sys.modules.get("ray._private.ray_constants")
+    if constants is not None:  # imported before: it has read the variable
+        constants.ENABLE_RAY_CLUSTER = False  # type: ignore[attr-defined]
+    if "ray" not in sys.modules and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+
+
 def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
     """The module `ray`, connected."""
     if address == "auto":
@@ -51,6 +67,8 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
     if address == LOCAL and gpus and not torch.cuda.is_available():
         raise InputError("there is no GPU on this machine", "add --gpus 0 for workers on CPUs")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before the import: nothing is reported unasked
+    if address == LOCAL:
+        _alone()
     try:
         import ray
     except ImportError:
@@ -67,7 +85,7 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
             return ray
         cores = max(os.cpu_count() or 1, cpus * (workers or 1))
         own: dict[str, Any] = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE}
-        ray.init(address=LOCAL, _node_ip_address="127.0.0.1", **own, **quiet)  # no other machine reaches it
+        ray.init(address=LOCAL, _node_ip_address="127.0.0.1", **own, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         ray.shutdown()
         what = "start Ray on this machine" if address == LOCAL else f"reach a Ray cluster at {address!r}"

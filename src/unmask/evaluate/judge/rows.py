@@ -19,7 +19,7 @@ from unmask.evaluate import batch
 from unmask.evaluate.crew import Crew, Store, Work, crew_of, run
 from unmask.evaluate.judge.judge import GRAMS, Judge, Opinion, Rules, opinions
 from unmask.evaluate.rows import KIND, JsonLines, Line
-from unmask.evaluate.stats import Floats, bootstrap, ceiling, pearson, spearman
+from unmask.evaluate.stats import Floats, bootstrap, ceiling, is_finite, pearson, spearman
 from unmask.tasks import files
 
 Row = dict[str, Any]
@@ -237,8 +237,7 @@ def figures(rows: Sequence[Row], group: str | None = None) -> dict[str, Any]:
 
 
 def _all(rows: Sequence[Row], name: str) -> bool:
-    values = [row.get(name) for row in rows]
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    return all(is_finite(row.get(name)) for row in rows)
 
 
 def _measured(table: dict[str, Floats]) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from unmask.core.denoiser import Denoiser
 from unmask.errors import InputError, many
+from unmask.evaluate.stats import is_finite
 from unmask.evaluate.theory.reference import Known, known
 from unmask.tasks import files
 from unmask.tasks.puzzles import sudoku
@@ -57,17 +57,17 @@ def _pair(line: str, prompt: str, place: str) -> Pair:
     try:
         values = json.loads(line)
         found = Pair(values.get("prompt", prompt), values["text"], values.get("bits"))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         found = Pair("", 0)  # type: ignore[arg-type]
     if not isinstance(found.text, str) or not isinstance(found.prompt, str):
         raise InputError(f"{place} is not a JSON object with a text", 'write {"prompt": "…", "text": "…"}')
     if found.bits is not None and not _amount(found.bits):
-        raise InputError(f"{place} has {found.bits!r} bits", "give -log2 p of the text, a number of at least 0")
+        raise InputError(f"{place} has {found.bits!r:.40} bits", "give -log2 p of the text, a number of at least 0")
     return found
 
 
 def _amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return is_finite(value) and not isinstance(value, bool) and value >= 0  # type: ignore[operator]
 
 
 def read(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,13 +133,21 @@ def _check_targets(config: Mapping[str, Any], names: Collection[str]) -> None:
         return
     if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
         raise ModelError(f"{CONFIG}: target_modules is {reprlib.repr(targets)}", "it must be a list of names")
-    modules = [f".{name.removesuffix('.weight')}" for name in names]
+    ends = {name: set(_ends(name.removesuffix(".weight"))) for name in names}
+    known, meant = set().union(*ends.values()), set(targets)
     for what, found in (
-        ("names no", [one for one in modules if not any(one.endswith(f".{target}") for target in targets)]),
-        ("has no tensors for", [one for one in targets if not any(name.endswith(f".{one}") for name in modules)]),
+        ("names no", [name.removesuffix(".weight") for name in names if not ends[name] & meant]),
+        ("has no tensors for", [one for one in targets if one not in known]),
     ):
         if found:
-            raise ModelError(f"the adapter {what} {_some(one.strip('.') for one in found)}", "it is damaged")
+            raise ModelError(f"the adapter {what} {_some(found)}", "it is damaged")
+
+
+def _ends(name: str, most: int = 16) -> Iterator[str]:
+    """a.b.c, b.c and c of a.b.c: the names by which a module may be meant."""
+    parts = name.split(".")
+    for begin in range(max(0, len(parts) - most), len(parts)):
+        yield ".".join(parts[begin:])
 
 
 def _some(names: Iterable[str], most: int = 3) -> str:

@@ -23,6 +23,7 @@ from unmask.models.packed import Packed, Packing, grouped, laid
 
 PIECE = 1 << 22  # numbers at a time
 BITS = (4, 8)
+WIDEST = 1 << 20  # columns under one scale, at most
 FORMATS: dict[str | None, int] = {
     None: 1,
     "": 1,
@@ -81,7 +82,7 @@ def read_config(config: Mapping[str, Any], beside: Mapping[str, Any] | None) -> 
     bits, group = found.get("bits"), found.get("group_size", -1)
     if type(bits) is not int or bits not in BITS:
         raise ModelError(f"config.json: bits is {reprlib.repr(bits)}", "of GPTQ only 4 and 8 bits are read")
-    if type(group) is not int or not (group == -1 or (group > 0 and group % GROUP == 0)):
+    if type(group) is not int or not (group == -1 or (0 < group <= WIDEST and group % GROUP == 0)):
         raise ModelError(
             f"config.json: group_size is {reprlib.repr(group)}", f"only {GROUP}, multiples of it and -1 are read"
         )
@@ -155,8 +156,9 @@ class Quantized:
 
     def _spread(self, part: Tensor, columns: int) -> Tensor:
         """Scales or zeros of groups as those of groups of 128."""
-        times = -(-columns // GROUP) if self.how.group < 0 else self.how.group // GROUP
-        return part.repeat_interleave(times, 1)[:, : -(-columns // GROUP)]
+        whole = -(-columns // GROUP)
+        times = whole if self.how.group < 0 else min(whole, self.how.group // GROUP)
+        return part.repeat_interleave(times, 1)[:, :whole]
 
     def _pieces(self, name: str) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Where rows begin, their numbers [n, K] uint8, scales [n, G] float32 and zeros [n, G] int16."""

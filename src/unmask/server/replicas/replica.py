@@ -30,6 +30,7 @@ class Replica:
         torch.set_num_threads(threads)
         from ray import serve
 
+        _off_the_network()
         self.context = serve.get_replica_context()
         checked, self.batcher = make_app(build(), "checked by the front" if wants_token else None)
         self.app = checked.app
@@ -66,6 +67,19 @@ class Replica:
         while time.monotonic() < self.heard + SILENCE:
             time.sleep(SILENCE / 10)
         serve.delete(self.context.app_name, _blocking=False)
+
+
+def _off_the_network() -> None:
+    """Have Serve's port between deployments, which is bound after this, on this machine only.
+
+    It listens at all addresses, and unpickles what it is sent. Requests come as calls of the actor and do not need it.
+    """
+    from ray.serve._private import constants
+    from ray.serve._private import replica as serves
+
+    bind = getattr(serves, "add_port_to_grpc_server", None)  # private: another version may lack it
+    if bind is not None and not getattr(constants, "RAY_SERVE_USE_GRPC_BY_DEFAULT", False):
+        serves.add_port_to_grpc_server = lambda server, at: bind(server, at.replace("[::]", "127.0.0.1"))
 
 
 async def answered(app: App, scope: Message, body: bytes) -> AsyncGenerator[list[Message], None]:

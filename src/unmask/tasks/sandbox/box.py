@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -76,12 +77,13 @@ class Protections:
     net: bool = False
     mount: bool = False
     pid: bool = False
+    sealed: bool = False  # with an empty network namespace no socket leads out; looked for only without seccomp
 
     def lacking(self) -> list[str]:
         """What a program could still do with these protections."""
         held = {
             "writing files elsewhere": self.landlock or self.mount,
-            "the network": self.seccomp or self.net,
+            "the network": self.seccomp or (self.net and self.mount and self.sealed),  # mount: sockets with names
             "other processes": self.seccomp or self.pid,
             "starting processes without end": self.seccomp or self.account != "root",
         }
@@ -143,13 +145,44 @@ def leave_out(found: Protections, without: frozenset[str]) -> Protections:
             raise unknown("protection", name, names)
     less: dict[str, Any] = {name: 0 if name == "landlock" else False for name in without}
     if "user" in without or not found.user:
-        less.update(user=False, net=False, mount=False, pid=False)
+        less.update(user=False, net=False, mount=False, pid=False, sealed=False)
     return replace(found, **less)
 
 
 def interpreter() -> str:
     """The Python that runs guards and programs: this one."""
     return os.path.realpath(sys.executable)
+
+
+LOADED = """
+import contextlib, os, sys
+for folder in filter(os.path.isdir, sys.path):
+    for name in os.listdir(folder):
+        if name.endswith(".so") and not name.startswith(("_test", "_xx", "xx")):
+            with contextlib.suppress(Exception):
+                __import__(name.partition(".")[0])
+with open("/proc/self/maps") as file:
+    found = {line.rstrip("\\n").split(maxsplit=5)[-1] for line in file if "/" in line}
+print("\\n", *sorted(found), sep="\\n")
+"""
+
+
+@functools.cache
+def libraries(paths: str, python: str) -> tuple[str, tuple[str, ...]]:
+    """What is left of a LD_LIBRARY_PATH for an interpreter: directories, and in them the files that it loads."""
+    places = [os.path.abspath(place) for place in re.split("[:;]", paths) if place]
+    command = [python, "-I", "-S", "-B", "-X", "utf8", "-c", LOADED]
+    env = {"LD_LIBRARY_PATH": ":".join(places)}
+    loaded: set[str] = set()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        loaded.update(os.fsdecode(done.stdout).splitlines())
+    found: dict[str, list[str]] = {}
+    for place in map(Path, places):
+        for path in sorted([*place.glob("*"), *place.glob("glibc-hwcaps/*/*")]):
+            if os.path.realpath(path) in loaded:
+                found.setdefault(str(place), []).append(str(path))
+    return ":".join(found), tuple(path for inside in found.values() for path in inside)
 
 
 START = """
@@ -169,14 +202,18 @@ def ask(job: dict[str, Any], seconds: float) -> dict[str, Any]:
         raise SandboxError("untrusted code cannot be run on this system", "use Linux")
     here = Path(__file__).parent
     start = START.format(str(here.parent.parent), str(here.parent), str(here))
-    kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+    paths = os.environ.get("LD_LIBRARY_PATH", "")
+    places, files = libraries(paths, interpreter()) if paths else ("", ())
+    kept = {"LD_LIBRARY_PATH": places} if places else {}
     read, write = os.pipe()  # the lifeline: a guard that finds it closed ends its program
     command = [interpreter(), "-I", "-S", "-B", "-X", "utf8", "-c", start]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     guard = subprocess.Popen(command, **pipes, pass_fds=[read], cwd="/", env=kept, start_new_session=True)
     os.close(read)
     try:
-        answer, trouble = guard.communicate(json.dumps({**job, "lifeline": read}).encode(), timeout=seconds)
+        answer, trouble = guard.communicate(
+            json.dumps({**job, "lifeline": read, "libraries": files}).encode(), timeout=seconds
+        )
     except subprocess.TimeoutExpired:
         raise SandboxError("the guard of a program does not answer", "is the machine overloaded?") from None
     finally:

@@ -8,11 +8,13 @@ It runs without the rest of unmask, so it starts in milliseconds and holds nothi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,6 +26,8 @@ from unmask.tasks.sandbox.watch import Watch, kill_all
 
 ROOM = 64  # processes above those of the account, where other processes of it count, too
 OPEN_FILES = 64  # of a process at a time
+PENDING = 256  # signals and timers that wait, which the kernel counts by account
+BEYOND = (32, 40, 42)  # AF_IUCV, AF_VSOCK, AF_QIPCRTR: addresses that no network namespace keeps apart
 
 
 def attempt(act: Callable[[], object]) -> bool:
@@ -39,7 +43,16 @@ def attempt(act: Callable[[], object]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def probe(work: str) -> dict[str, Any]:
+def sealed() -> None:
+    """Fail where the kernel has a kind of socket that an empty network namespace does not cover."""
+    kernel.unshare({"user", "net"})
+    for family, kind in itertools.product(BEYOND, (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET)):
+        with contextlib.suppress(OSError):
+            socket.socket(family, kind).close()
+            raise AssertionError(f"sockets of family {family}")
+
+
+def probe(work: str, libraries: list[str]) -> dict[str, Any]:
     """The protections of this kernel, tried one by one."""
     account = "user"
     if os.geteuid() == 0:
@@ -50,20 +63,23 @@ def probe(work: str) -> dict[str, Any]:
             kernel.become_nobody(work)
         kernel.unshare({"user", name})
         if name == "mount":
-            kernel.mount_private(work, 2**20)
+            kernel.mount_private(work, 2**20, libraries)
+            kernel.stay_inside(work)
 
     spaces = {name: sys.platform == "linux" and attempt(partial(enter, name)) for name in kernel.FLAGS}
-    return {"account": account, "landlock": kernel.landlock_abi(), "seccomp": seccomp.available(), **spaces}
+    filters = seccomp.available()
+    apart = not filters and spaces["net"] and attempt(sealed)  # it may have the kernel load modules: only if needed
+    return {"account": account, "landlock": kernel.landlock_abi(), "seccomp": filters, "sealed": apart, **spaces}
 
 
-def enter(plan: dict[str, Any], work: str, size: int) -> None:
+def enter(plan: dict[str, Any], work: str, size: int, libraries: list[str]) -> None:
     """Give up what the guard itself does not need either."""
     if plan["account"] == "nobody":
         kernel.become_nobody(work, own=not counted_apart(plan))
     if plan["user"]:
         kernel.unshare(name for name in kernel.FLAGS if plan[name])
     if plan["mount"]:
-        kernel.mount_private(work, size)
+        kernel.mount_private(work, size, libraries)
     os.chdir(work)
 
 
@@ -117,6 +133,7 @@ def set_limits(plan: dict[str, Any], limits: dict[str, Any]) -> None:
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_SIGPENDING": PENDING,
         "RLIMIT_NPROC": processes(plan, limits["processes"]) if os.path.isdir("/proc/self") else None,
     }
     for name, value in wanted.items():
@@ -178,10 +195,12 @@ def become_program(job: dict[str, Any], descriptors: list[int], text: str) -> No
                 keep(program)
         close_from(5)
         set_limits(plan, limits)
+        if plan["mount"]:
+            kernel.stay_inside(job["work"])
         if sys.platform == "linux":
             kernel.drop_capabilities()
         if plan["landlock"]:
-            kernel.landlock(plan["landlock"], job["work"])
+            kernel.landlock(plan["landlock"], job["work"], job["libraries"])
         if plan["seccomp"]:
             alone = plan["pid"] or plan["landlock"] >= 6
             rules = seccomp.instructions(forks=plan["account"] != "root", signals=alone, pid=os.getpid())
@@ -228,7 +247,7 @@ def guard(job: dict[str, Any]) -> dict[str, Any]:
         limits, {ends[1][0]: 1, ends[2][0]: 2, ends[4][0]: 4}, job["lifeline"], None if job["plan"]["mount"] else work
     )
     with first_to_go() as offer:
-        enter(job["plan"], work, limits["file_bytes"])
+        enter(job["plan"], work, limits["file_bytes"], job["libraries"])
         offer()
         child = os.fork()
         if not child:
@@ -253,4 +272,4 @@ def guard(job: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """One job."""
     job = json.load(sys.stdin)
-    json.dump(guard(job) if "code" in job else probe(job["work"]), sys.stdout)
+    json.dump(guard(job) if "code" in job else probe(job["work"], job["libraries"]), sys.stdout)

@@ -17,7 +17,7 @@ FILES = 4096  # in the temporary directory
 NEWUSER, NEWNS, NEWPID, NEWNET_IPC = 0x10000000, 0x20000, 0x20000000, 0x40000000 | 0x08000000
 FLAGS = {"user": NEWUSER, "mount": NEWNS, "pid": NEWPID, "net": NEWNET_IPC}
 
-READABLE = ["/usr", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"]
+READABLE = ["/usr", "/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime"]
 DEVICES = ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"]
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8  # Landlock's rights
 MAKE_CHAR, MAKE_SOCK, MAKE_BLOCK, TRUNCATE = 1 << 6, 1 << 9, 1 << 11, 1 << 14
@@ -88,13 +88,45 @@ def unshare(names: Iterable[str]) -> None:
     Path("/proc/self/gid_map").write_text(f"{group or NOBODY} {group} 1")
 
 
-def mount_private(work: str, size: int) -> None:
-    """All that is mounted becomes read-only; the temporary directory is memory of a fixed size, gone at the end."""
+def mount_private(work: str, size: int, libraries: Iterable[str] = ()) -> None:
+    """All that is mounted becomes read-only. On the temporary directory is a root for `stay_inside`, which holds only
+    what may be read and, as memory of a fixed size that is gone at the end, the temporary directory itself.
+    """
     call("mount", b"none", b"/", None, 0x4000 | 0x40000, None)  # MS_REC | MS_PRIVATE
-    attributes = struct.pack("QQQQ", 1, 0, 0, 0)  # MOUNT_ATTR_RDONLY
-    call("syscall", 442, -100, b"/", 0x8000, attributes, len(attributes))  # mount_setattr, AT_RECURSIVE
+    read_only(b"/", 0x8000)  # AT_RECURSIVE
+    call("mount", b"root", os.fsencode(work), b"tmpfs", 2 | 4, b"size=1m,mode=0755")  # MS_NOSUID | MS_NODEV
+    for path in sorted({*READABLE, *DEVICES, *homes(), *libraries}):  # what is above others comes first
+        if os.path.exists(path) and not os.path.lexists(work + path):
+            show(path, work + path)
+    os.makedirs(work + work, exist_ok=True)
+    read_only(os.fsencode(work), 0)
     options = f"size={size},nr_inodes={FILES},mode=0700".encode()
-    call("mount", b"sandbox", os.fsencode(work), b"tmpfs", 2 | 4, options)  # MS_NOSUID | MS_NODEV
+    call("mount", b"sandbox", os.fsencode(work + work), b"tmpfs", 2 | 4, options)
+
+
+def read_only(place: bytes, flags: int) -> None:
+    """What is mounted at a place cannot be written."""
+    attributes = struct.pack("QQQQ", 1, 0, 0, 0)  # MOUNT_ATTR_RDONLY
+    call("syscall", 442, -100, place, flags, attributes, len(attributes))  # mount_setattr
+
+
+def show(path: str, place: str) -> None:
+    """A file, or a directory with all that is below it, at another place, too."""
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    if os.path.isdir(path):
+        os.mkdir(place)
+    else:
+        os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o644))
+    call("mount", os.fsencode(path), os.fsencode(place), None, 0x5000, None)  # MS_BIND | MS_REC
+
+
+def stay_inside(work: str) -> None:
+    """Nothing but the root on the temporary directory exists from here on: no files, no sockets or pipes with a name.
+
+    Without capabilities and descriptors of directories there is no way back, nor a new user namespace to gain them in.
+    """
+    os.chroot(work)
+    os.chdir(work)
 
 
 def drop_capabilities() -> None:
@@ -116,20 +148,19 @@ def landlock_abi() -> int:
 
 
 def homes() -> list[str]:
-    """Where the interpreter and its libraries are."""
+    """Where the interpreter is."""
     found = [sys.base_prefix, sys.base_exec_prefix, sys.prefix, os.path.dirname(os.path.realpath(sys.executable))]
-    found += [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path]
     return sorted({path for path in map(os.path.realpath, found) if path != "/"})
 
 
-def landlock(abi: int, work: str) -> None:
+def landlock(abi: int, work: str, libraries: Iterable[str] = ()) -> None:
     """Files: the temporary directory and, to read, the system's libraries and the interpreter. No TCP, no signals."""
     files = HANDLED.get(abi, 2**16 - 1)
     attributes = struct.pack("QQQ", files, 3, 3)[: 8 if abi < 4 else 16 if abi < 6 else 24]
     ruleset = call("syscall", 444, attributes, len(attributes), 0)
     read = EXECUTE | READ_FILE | READ_DIR
     inside = files & ~(EXECUTE | MAKE_CHAR | MAKE_BLOCK | MAKE_SOCK)
-    rules = [(path, read) for path in [*READABLE, *homes()]]
+    rules = [(path, read) for path in [*READABLE, *homes(), *libraries]]
     rules += [(path, (READ_FILE | WRITE_FILE | TRUNCATE) & files) for path in DEVICES]
     for path, rights in [*rules, (work, inside)]:
         if os.path.exists(path):

@@ -49,17 +49,22 @@ KERNEL = {
     "vhangup": (153, 58), "fanotify_init": (300, 262), "fanotify_mark": (301, 263), "personality": (135, 92),
     "seccomp": (317, 277),
 }  # fmt: skip
+NOTICES = {  # of what happens to files elsewhere, by name
+    "inotify_init": (253, -1), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
+}  # fmt: skip
 MEMORY = {  # that no limit counts, or that outlives its process
     "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
     "memfd_create": (319, 279), "memfd_secret": (447, 447),
 }  # fmt: skip
-FORBIDDEN = {**NETWORK, **PROCESSES, **IDENTITY, **METADATA, **KERNEL, **MEMORY}
+FORBIDDEN = {**NETWORK, **PROCESSES, **IDENTITY, **METADATA, **KERNEL, **NOTICES, **MEMORY}
 ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}  # their flags stand in memory; libraries fall back
 FORKS = {"fork": (57, -1), "vfork": (58, -1)}
 SIGNALS = {"kill": (62, 129), "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240)}
 
 NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 CLONE_THREAD = 0x10000
+# F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP: the kernel would signal any process of the account
+OWNERS = (("fcntl", 72, 25, (8, 10, 15)), ("ioctl", 16, 29, (0x8901, 0x8902)))
 READ_AND_TRUNCATE, OPEN_MODE = 0x200, 0x203  # O_RDONLY | O_TRUNC needs no right to write before Landlock's ABI 3
 
 LOAD, EQUAL, ABOVE, AND, RETURN = 0x20, 0x15, 0x25, 0x54, 0x06  # BPF: ld w abs, jeq k, jgt k, and k, ret k
@@ -113,6 +118,9 @@ def instructions(*, forks: bool, signals: bool, pid: int, machine: str = "") -> 
     program += refuse_where(
         number(157, 167), 0, everything, 1, equal=True
     )  # prctl(PR_SET_PDEATHSIG): to outlive the guard
+    for _, x86, arm, commands in OWNERS:
+        for command in commands:
+            program += refuse_where(number(x86, arm), 1, everything, command, equal=True)
     if not signals:
         program += refuse_where(number(234, 131), 0, everything, pid, equal=False)  # tgkill: abort() of itself
     denied = {**FORBIDDEN, **({} if forks else FORKS), **({} if signals else SIGNALS)}

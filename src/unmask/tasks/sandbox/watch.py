@@ -6,8 +6,9 @@ import contextlib
 import os
 import select
 import signal
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from unmask.tasks.sandbox.tree import overfull
@@ -40,6 +41,19 @@ def share(process: int, whole: int) -> int:
         return 0
 
 
+def nameless(processes: Iterable[int | str]) -> dict[tuple[int, int], int]:
+    """Bytes on the disk of files that processes hold open and that have no name any more, each once."""
+    found = {}
+    for process in processes:
+        with contextlib.suppress(OSError):  # it has ended
+            for name in os.listdir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):
+                    file = os.stat(f"/proc/{process}/fd/{name}")
+                    if stat.S_ISREG(file.st_mode) and not file.st_nlink:
+                        found[file.st_dev, file.st_ino] = file.st_blocks * 512
+    return found
+
+
 def kill_all(child: int) -> None:
     """Nothing that the program started is alive afterwards: its group, and what has come to the guard as an orphan."""
     with contextlib.suppress(OSError):
@@ -60,6 +74,7 @@ class Watch:
     def __init__(self, limits: dict[str, Any], streams: dict[int, int], lifeline: int, work: str | None) -> None:
         self.limits, self.streams, self.lifeline = limits, streams, lifeline
         self.work = work  # the temporary directory, where the kernel does not limit it
+        self.own = nameless(["self"]) if work else {}  # what the program is given
         self.kept = dict.fromkeys(streams.values(), b"")
         self.why = ""
         self.start, self.seconds = time.monotonic(), 0.0
@@ -94,8 +109,11 @@ class Watch:
         most = self.limits["memory_bytes"]
         if sum(size for _, _, size in found) > most and sum(share(process, size) for process, _, size in found) > most:
             self.why = "out of memory"
-        if self.work and overfull(self.work, self.limits["file_bytes"]):
-            self.why = "too many files"
+        if self.work:
+            held = nameless(process for process, _, _ in found)
+            hidden = sum(size for file, size in held.items() if file not in self.own)
+            if overfull(self.work, self.limits["file_bytes"] - hidden):
+                self.why = "too many files"
 
     def until_it_ends(self, child: int) -> int:
         """Wait for the end of the program, or bring it about; its status as a shell gives it."""

@@ -1,7 +1,8 @@
 """Choices in a queue -> batches of equal recipes, decoded in a thread -> messages of each choice.
 
 One batch runs at a time. Between two of its steps, a batch that is far smaller may be decoded first. The next batch
-begins with the client for whom least work was done.
+begins with the client for whom least work was done. Between two waves of a batch, choices of its kind whose turn it is
+take the rows that became free.
 """
 
 from __future__ import annotations
@@ -11,23 +12,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
-from unmask.decoding.decode import Result, decode_batch, in_waves
-from unmask.decoding.form import Form
-from unmask.decoding.recipe import Recipe
+from unmask.decoding.decode import Result, decode_batch
+from unmask.decoding.joining import Asked, decode_joining
 from unmask.decoding.trace import Event, OnEvent, Parts
-from unmask.decoding.waves import most_paths, paths_of, stages
 from unmask.errors import UnmaskError
 from unmask.models import Denoiser
+from unmask.server.batcher.batch import Batch
+from unmask.server.batcher.choice import Decoded, QueuedChoice, work_of
 from unmask.server.limits import Limits, Refusal, late
 from unmask.server.metrics import Metrics
 
 LINGER = 0.004  # a batch begins after this many seconds without a new choice
 LONGEST = 0.03  # seconds that the first choice of a batch waits for others
-OWN = 0.1  # seconds that a batch runs before it gives way
 # a batch gives way to those of at most this part of its work, whose choices are at most this part of one of its own
 SMALLER = 4
 NESTED = 3  # batches that wait for each other, at most
@@ -35,87 +33,6 @@ NESTED = 3  # batches that wait for each other, at most
 
 class Stopped(Exception):
     """Every choice of the batch is closed."""
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """A result with the time and the company in which it was decoded."""
-
-    result: Result
-    waited: float  # seconds in the queue
-    batch: int  # choices that were decoded together
-
-
-Message = Event | Decoded | BaseException
-
-
-@dataclass(eq=False)
-class QueuedChoice:
-    """One choice of a request, in the queue or in a batch."""
-
-    model: str
-    ids: list[int]
-    prompted: bool  # the ids are a prompt, else a canvas
-    recipe: Recipe  # without its seed
-    seed: int
-    positions: int
-    deadline: float  # of time.monotonic
-    on_message: Callable[[Message], None]  # called in the batcher's thread
-    wants_events: bool = False
-    logprobs: int | None = None
-    client: str = ""  # the address that asks
-    form: Form | None = None  # what the text must be
-    stop: tuple[str, ...] = ()  # what ends the text after a prompt
-    queued_at: float = field(default_factory=time.monotonic)
-    closed: bool = False  # answered or cancelled
-    seen: int = 0  # events of the current decode
-    sent: int = 0  # events that were passed on
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """Choices of one kind are decoded together."""
-        return self.model, self.prompted, self.recipe, self.logprobs is None, self.form, self.stop
-
-    @cached_property
-    def cells(self) -> int:
-        return most_paths(self.recipe) * self.positions
-
-    @cached_property
-    def work(self) -> int:
-        """Cells × steps, about, of all samplers that the recipe may come to."""
-        return sum(
-            paths_of(stage.build_search()) * self.positions * int(stage.get("steps") or stage.length or self.positions)
-            for stage in stages(self.recipe)
-        )
-
-    def event(self, event: Event) -> None:
-        """Pass an event on, unless it was sent before its batch failed and is decoded again."""
-        self.seen += 1
-        if self.wants_events and not self.closed and self.seen > self.sent:
-            self.sent = self.seen
-            self.on_message(event)
-
-    def close(self, last: Decoded | BaseException) -> bool:
-        """Send the last message; False if the choice was closed already."""
-        was_open, self.closed = not self.closed, True
-        if was_open:
-            self.on_message(last)
-        return was_open
-
-
-@dataclass
-class Clock:
-    """The time of a batch: its own, and what it gave to smaller ones."""
-
-    began: float = field(default_factory=time.monotonic)
-    given: float = 0.0
-
-    def own(self) -> float:
-        return time.monotonic() - self.began - self.given
-
-    def may_give(self) -> bool:
-        """Whether it has had its share: half of the time."""
-        return self.own() >= max(OWN, self.given)
 
 
 class Batcher:
@@ -145,9 +62,9 @@ class Batcher:
                 raise Refusal(503, "the server is stopping", "retry when it is back")
             self._drop_closed()
             mine = [choice for choice in self.waiting if choices and choice.client == choices[0].client]
-            count, work = len(self.waiting), _work(self.waiting)
+            count, work = len(self.waiting), work_of(self.waiting)
             self.limits.check_room("choices", len(choices), len(mine), count, self.limits.queue)
-            self.limits.check_room("cells × steps", _work(choices), _work(mine), work, self.limits.work)
+            self.limits.check_room("cells × steps", work_of(choices), work_of(mine), work, self.limits.work)
             self._known(choices)
             self.waiting += choices
             self.change.notify()
@@ -188,35 +105,63 @@ class Batcher:
     # --- in the thread ---
 
     def _run(self) -> None:
-        while (batch := self._next()) is not None:
-            self._serve(batch)
+        while (choices := self._next()) is not None:
+            if choices:
+                self._serve(choices)
 
-    def _serve(self, batch: Sequence[QueuedChoice]) -> None:
-        """Decode a batch, perhaps between two steps of another."""
+    def _serve(self, choices: Sequence[QueuedChoice]) -> None:
+        """Decode a batch, perhaps between two steps of another; only the outermost is refilled."""
         outer = self.running
         self.moved_at = time.monotonic()
-        self.running, self.nested = [*outer, *batch], self.nested + 1
+        self.running, self.nested = [*outer, *choices], self.nested + 1
+        batch = Batch(choices, refills=self.nested == 1)
         try:
             self._decode(batch)
         except BaseException as error:  # a bug of ours: answer the choices, and keep serving
             self._log(error)
-            for choice in batch:
+            for choice in batch.choices:
                 self._close(choice, error)
         finally:
             self.moved_at = time.monotonic()
             self.running, self.nested = outer, self.nested - 1
 
-    def _give_way(self, batch: Sequence[QueuedChoice], clock: Clock) -> None:
+    def _give_way(self, batch: Batch) -> None:
         """Between two steps of a batch: decode choices that wait and are far smaller."""
-        if not self.waiting or self.nested >= NESTED or not clock.may_give():
+        if not self.waiting or self.nested >= NESTED or not batch.clock.may_give():
             return
         with self.change:
-            each = max(choice.work for choice in batch) // SMALLER
-            smaller = [] if self.ended else self._taken(_work(batch) // SMALLER, each)
+            each = max(choice.work for choice in batch.choices) // SMALLER
+            smaller = [] if self.ended else self._taken(work_of(batch.choices) // SMALLER, each)
         if smaller:
             began = time.monotonic()
             self._serve(smaller)
-            clock.given += time.monotonic() - began
+            batch.clock.given += time.monotonic() - began
+
+    def _joining(self, batch: Batch) -> list[QueuedChoice]:
+        """Between two waves: choices that join a batch, as long as the next one in turn is of its kind and fits."""
+        with self.change:
+            batch.drop_closed()
+            self._drop_closed()
+            joining: list[QueuedChoice] = []
+            while batch.refills and batch.choices and self.waiting and not self.ended:
+                choice = min(self.waiting, key=self._share)
+                if not self._joins(choice, batch):
+                    break
+                self._take([choice])
+                batch.add([choice])
+                joining.append(choice)
+            if batch.refills:
+                self.running = batch.choices
+            self.metrics.joined.inc(len(joining))
+            return joining
+
+    def _joins(self, choice: QueuedChoice, batch: Batch) -> bool:
+        """Whether a batch may have this choice, too: it is no larger than one that begins with all of them."""
+        together = [*batch.choices, choice]
+        if choice.kind != batch.first.kind or len(together) > self.limits.batch or self._misses(together):
+            return False
+        longest = max(one.positions for one in together)
+        return not self._too_large(choice, max(batch.most, len(together)), longest)
 
     def _next(self) -> list[QueuedChoice] | None:
         """The oldest choice and all others of its kind that fit; None at the end."""
@@ -237,10 +182,18 @@ class Batcher:
         """The next batch of at most this work, and at most so much of one choice; it waits no longer."""
         self._drop_closed()
         batch = self._batch(most, each)
-        self.waiting = [choice for choice in self.waiting if choice not in batch]
-        for choice in batch:
-            self.served[choice.client] = self.served.get(choice.client, 0.0) + choice.work
+        self._take(batch)
         return batch
+
+    def _take(self, choices: Sequence[QueuedChoice]) -> None:
+        """They wait no longer, and count as work of their clients."""
+        self.waiting = [choice for choice in self.waiting if choice not in choices]
+        for choice in choices:
+            self.served[choice.client] = self._share(choice) + choice.work
+
+    def _share(self, choice: QueuedChoice) -> float:
+        """The work that was begun for its client: the least is the next in turn; of equal ones the oldest."""
+        return self.served.get(choice.client, 0.0)
 
     def _known(self, choices: Sequence[QueuedChoice]) -> None:
         """A client that comes (back) has no credit from before: it begins beside the one served least."""
@@ -252,22 +205,26 @@ class Batcher:
     def _batch(self, most: float, each: float) -> list[QueuedChoice]:
         batch: list[QueuedChoice] = []
         longest = 0
-        for choice in sorted(self.waiting, key=lambda choice: self.served.get(choice.client, 0.0)):  # else by age
+        for choice in sorted(self.waiting, key=self._share):
             if choice.work > each or (batch and choice.kind != batch[0].kind) or (len(batch) + 1) * choice.work > most:
                 continue
             if batch and self._misses([*batch, choice]):
                 continue
             longest = max(longest, choice.positions)  # shorter rows are padded
-            if batch and (len(batch) + 1) * choice.cells // choice.positions * longest > self.limits.cells:
+            if batch and self._too_large(choice, len(batch) + 1, longest):
                 break
             batch.append(choice)
             if len(batch) == self.limits.batch:
                 break
         return batch
 
+    def _too_large(self, choice: QueuedChoice, choices: int, longest: int) -> bool:
+        """Whether so many choices like this one have more cells than a batch may."""
+        return choices * choice.cells // choice.positions * longest > self.limits.cells
+
     def _misses(self, batch: Sequence[QueuedChoice]) -> bool:
         """Whether a batch that has half of the time would end after the deadline of one of its choices."""
-        seconds = 2 * _work(batch) / self.pace.get(batch[0].model, math.inf)
+        seconds = 2 * work_of(batch) / self.pace.get(batch[0].model, math.inf)
         return time.monotonic() + seconds > min(choice.deadline for choice in batch)
 
     def _drop_closed(self) -> None:
@@ -281,86 +238,112 @@ class Batcher:
             if now > choice.deadline and not choice.closed:
                 self._close(choice, late(self.limits))
 
-    def _decode(self, batch: Sequence[QueuedChoice]) -> None:
+    def _decode(self, batch: Batch) -> None:
         """Decode a batch; if that fails, each choice alone."""
-        if not batch:
-            return
-        clock = Clock()
-        began = clock.began
-        self.metrics.batch_choices.observe(len(batch))
+        self.metrics.batch_choices.observe(len(batch.choices))
         try:
-            results = self._results(batch, clock)
+            if batch.in_waves:
+                self._decode_waves(batch)
+            else:
+                self._decode_whole(batch)
         except Stopped:
             return
         except BaseException as error:  # SystemExit and panics of Rust are not Exceptions
-            if len(batch) > 1:
-                self._retry(batch)
+            if len(batch.choices) > 1:
+                self._retry(batch.choices)
                 return
             if not isinstance(error, UnmaskError):
                 self._log(error)
-            self._close(batch[0], error)
+            for choice in batch.choices:
+                self._close(choice, error)
             return
-        model = batch[0].model
-        self.pace[model] = max(self.pace.get(model, 0.0), _work(batch) / clock.own())
-        for choice, result in zip(batch, results, strict=True):
-            self._finish(choice, result, began, len(batch))
+        model = batch.first.model
+        self.pace[model] = max(self.pace.get(model, 0.0), batch.done / batch.clock.own())
 
-    def _finish(self, choice: QueuedChoice, result: Result, began: float, together: int) -> None:
+    def _finish(self, batch: Batch, choice: QueuedChoice, result: Result) -> None:
         """Answer a decoded choice and count its cost, once."""
+        batch.done += choice.work
         if choice.closed:
             return
         self.metrics.evaluations.labels(model=choice.model).inc(result.evaluations)
         self.metrics.rows.labels(model=choice.model).inc(result.rows)
-        self.metrics.wait_seconds.observe(began - choice.queued_at)
-        self._close(choice, Decoded(result, began - choice.queued_at, together))
+        waited = choice.begun_at - choice.queued_at
+        self.metrics.wait_seconds.observe(waited)
+        self._close(choice, Decoded(result, waited, choice.together))
 
-    def _retry(self, batch: Sequence[QueuedChoice]) -> None:
-        self.metrics.retried.inc(len(batch))
-        for choice in batch:
+    def _retry(self, choices: Sequence[QueuedChoice]) -> None:
+        self.metrics.retried.inc(len(choices))
+        for choice in choices:
             if not choice.closed:
-                self._decode([choice])
+                self._decode(Batch([choice]))
 
-    def _results(self, batch: Sequence[QueuedChoice], clock: Clock) -> list[Result]:
-        first, ids = batch[0], [choice.ids for choice in batch]
-        tops = [choice.logprobs for choice in batch if choice.logprobs is not None]
-        for choice in batch:
-            choice.seen = 0
-        began = time.monotonic()
-
-        def on_results(done: int, total: int, new: list[Result]) -> None:  # prompts of a stop are done one by one
-            for result in new:
-                if not batch[result.number].wants_events:
-                    self._finish(batch[result.number], result, began, len(batch))
-
-        return decode_batch(
+    def _decode_whole(self, batch: Batch) -> None:
+        """Decode a batch whose choices all begin and end together."""
+        first, ids = batch.first, [choice.ids for choice in batch.choices]
+        tops = [choice.logprobs for choice in batch.choices if choice.logprobs is not None]
+        results = decode_batch(
             self.models[first.model],
             ids if first.prompted else None,
             canvases=None if first.prompted else ids,
             recipe=first.recipe,
             stop=first.stop,
-            seeds=[choice.seed for choice in batch],
+            seeds=[choice.seed for choice in batch.choices],
             form=first.form,
-            on_event=self._on_event(batch, clock),
+            on_event=self._on_event(batch),
             logprobs=max(tops) if tops else None,
-            on_results=on_results if in_waves(first.recipe) else None,
+        )
+        for choice, result in zip(batch.choices, results, strict=True):
+            self._finish(batch, choice, result)
+
+    def _decode_waves(self, batch: Batch) -> None:
+        """Decode a batch whose choices are done one by one, with those that join it."""
+        first, begin = batch.first, list(batch.choices)
+
+        def asked(choice: QueuedChoice) -> Asked:
+            return Asked(
+                choice.ids,
+                choice.seed,
+                on_result=lambda result: self._finish(batch, choice, result),
+                wanted=lambda: not choice.closed,
+                on_event=choice.event if choice.wants_events else None,
+                logprobs=choice.logprobs,
+            )
+
+        def more() -> list[Asked]:
+            new = [*begin, *self._joining(batch)]
+            begin.clear()
+            return [asked(choice) for choice in new]
+
+        decode_joining(
+            self.models[first.model],
+            more,
+            first.recipe,
+            canvases=not first.prompted,
+            stop=first.stop,
+            form=first.form,
+            on_step=lambda: self._after_step(batch),
         )
 
-    def _on_event(self, batch: Sequence[QueuedChoice], clock: Clock) -> OnEvent:
-        """A callback that passes events on, stops a batch without open choices, and gives way."""
-        parts, wanted = Parts(), any(choice.wants_events for choice in batch)
+    def _on_event(self, batch: Batch) -> OnEvent:
+        """A callback that passes events on."""
+        parts, wanted = Parts(), any(choice.wants_events for choice in batch.choices)
 
         def on_event(event: Event) -> None:
-            self.moved_at = time.monotonic()
-            self._close_late(batch)
-            if all(choice.closed for choice in batch):
-                raise Stopped
             if wanted:
-                for choice, part in zip(batch, parts(event), strict=True):
+                for choice, part in zip(batch.choices, parts(event), strict=True):
                     if part is not None:
                         choice.event(part)
-            self._give_way(batch, clock)
+            self._after_step(batch)
 
         return on_event
+
+    def _after_step(self, batch: Batch) -> None:
+        """Stop a batch without open choices, or give way."""
+        self.moved_at = time.monotonic()
+        self._close_late(batch.choices)
+        if batch.over:
+            raise Stopped
+        self._give_way(batch)
 
     def _close(self, choice: QueuedChoice, last: Decoded | BaseException) -> None:
         """Send the last message of a choice, and count its outcome."""
@@ -374,7 +357,3 @@ class Batcher:
             self.broken = "the GPU has failed"
         print("unmask: error: decoding failed", file=sys.stderr)
         traceback.print_exception(type(error), error, error.__traceback__)
-
-
-def _work(choices: Sequence[QueuedChoice]) -> int:
-    return sum(choice.work for choice in choices)
