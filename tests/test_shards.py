@@ -149,6 +149,7 @@ def test_what_is_not_joined(here, refused):
         ("generate hello --n 2 --batch 2 --slice 2", "--batch has no effect: a prompt in slices is decoded by itself"),
         ("generate --prompts p.txt -o r --slice 2", "--slice has no effect with -o: workers take whole batches"),
         ("generate hello --model random --slice 0", "slice_size is 0: give a whole number, at least 1"),
+        (f"generate hello --model random --slice {10**20}", f"slice_size is {10**20}: it must be at most 2147483647"),
         ("generate hello --model random --slice 2 --trace t", "a trace have what happens in each step"),
         (f"{' '.join(EVAL)} r --workers 2", "--workers has no effect without --ray: add --ray"),
         (f"{' '.join(EVAL)} r --gpus 0", "--gpus has no effect without --ray: add --ray"),

@@ -34,6 +34,7 @@ from unmask.models import Denoiser, load_tokenizer, on_device
 from unmask.tasks import files
 
 DEFAULT = "text"
+MOST = 10_000_000  # answers of one command
 NOTES = f"""\
 A canvas is masked where {MARKER} stands; [MASK*8] is eight masks.
 Without --recipe the model's default recipe holds, which `unmask models NAME` shows; flags override it.
@@ -237,6 +238,9 @@ def _asked(args: Namespace) -> Asked:
         text = _text(args.canvas if args.canvas is not None else _prompt(args))
         texts, canvas = [text], args.canvas is not None or bool(HOLE.search(text) and not args.chat)
     several = args.prompts is not None or args.n is not None
+    if len(texts) * (args.n or 1) > MOST:
+        what = f"{len(texts)} × {args.n} answers" if len(texts) > 1 else f"n is {args.n}"
+        raise InputError(what, f"ask for at most {MOST:,} in one command")
     return Asked([text for text in texts for _ in range(args.n or 1)], canvas, several)
 
 

@@ -122,6 +122,8 @@ def sliced(model: Denoiser | Crew, size: int | None) -> Denoiser:
     """The model as it is; for a crew, or with the size of slices, one whose walks are done in slices."""
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
         raise InputError(f"slice_size is {size!r}", "give a whole number, at least 1")
+    if size is not None and size >= 1 << 31:
+        raise InputError(f"slice_size is {size}", "it must be at most 2147483647")
     if not isinstance(model, Crew):
         if size is None:
             return model
