@@ -142,3 +142,13 @@ def test_help_lists_every_command_under_a_heading() -> None:
         : len(COMMANDS)
     ] == list(COMMANDS)
     assert max(map(len, done.stdout.split("start with:")[0].splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, "4000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")]
+)
+def test_threads_wait_for_a_short_time_unless_told_otherwise(given, expected):
+    env = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    code = "import os, unmask; print(os.environ.get('GOMP_SPINCOUNT'))"
+    done = subprocess.run([sys.executable, "-c", code], env=env | given, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected

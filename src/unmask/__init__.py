@@ -33,6 +33,11 @@ def _is_intel() -> bool:
 if _is_intel():
     os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
+# Where others use the cores too, torch's threads burn most of their time waiting for each other in loops. GNU's OpenMP,
+# which torch for Linux has, sleeps after fewer turns then; it reads this when torch is imported.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "4000")
+
 if TYPE_CHECKING:
     from unmask.core.beliefs import DrawRule
     from unmask.core.denoiser import Denoiser, Head
