@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 OXLINT := oxlint@1.93.0
+SCALE ?= 0.1
 
 # The tests start some 70 processes; each would compile the package again, half a second, where bytecode is not kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,9 +20,9 @@ quick: .venv/ready
 test: .venv/ready
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-# Minutes, not in CI: the hostile tests with more cases, and in a loop the equality of seeds under load.
+# Minutes, not in CI (SCALE=1: hours): the hostile tests with more cases, and in a loop the equality of seeds under load.
 attack: .venv/ready
-	$(BIN)/python tests/attack.py
+	$(BIN)/python tests/attack.py --scale $(SCALE)
 
 # The same versions, with every file checked against its hash; Linux on x86-64 with CPython 3.11. torch comes from where
 # pip finds it, and with it what its build needs.

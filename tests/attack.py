@@ -1,7 +1,7 @@
 """`make attack`: the hostile tests with more cases, kills, a server for long, and equal seeds in random company.
 
-Takes an hour; pytest collects nothing here. Prints one line for each area, and exits with 1 if anything broke.
-`python tests/attack.py --scale 0.1` is a tenth of it. `--lines` only runs the tests that the lines of
+Takes hours, and minutes with `--scale 0.1`; pytest collects nothing here. Prints one line for each area, and exits
+with 1 if anything broke. `--lines` only runs the tests that the lines of
 docs/development/security.md name, each three times, and writes into the lines how many of their cases held.
 """
 
