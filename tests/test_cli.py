@@ -399,7 +399,10 @@ def test_one_is_not_several(run, both, here):
         ("generate --canvas senate", "the canvas has no hole: write [MASK]"),
         ("generate --canvas [MASK*7] --model table", "a canvas of 7 positions is longer than table allows (6)"),
         ("generate senate --model table", "a canvas of 7 positions is longer than table allows (6)"),
-        ("generate \udcff\udcfe", "the text '\\udcff\\udcfe' is not valid Unicode: write it in UTF-8"),
+        (
+            "generate \udcff\udcfe",
+            "the tokenizer cannot read '\\udcff\\udcfe': it is not valid Unicode: write it in UTF-8",
+        ),
         ("generate --temperature -1", "temperature is -1: it must be at least 0"),
         ("generate --temperature", "argument --temperature: expected one argument"),
         (

@@ -66,7 +66,7 @@ class FileTokenizer:
 
     def encode(self, text: str) -> list[int]:
         if any("\ud800" <= char <= "\udfff" for char in ([] if text.isascii() else text)):
-            raise InputError(f"the text {text[:40]!r} is not valid Unicode", "write it in UTF-8")
+            raise InputError(f"the tokenizer cannot read {text[:40]!r}", "it is not valid Unicode: write it in UTF-8")
         with guarded(f"the tokenizer cannot read {text[:40]!r}", InputError):
             return [int(token) for token in self._encoded(text)]
 
