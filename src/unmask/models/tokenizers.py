@@ -65,8 +65,11 @@ class FileTokenizer:
     names: Mapping[str, str] = field(default_factory=dict)  # bos_token and the like -> their texts
 
     def encode(self, text: str) -> list[int]:
-        if any("\ud800" <= char <= "\udfff" for char in ([] if text.isascii() else text)):
-            raise InputError(f"the tokenizer cannot read {text[:40]!r}", "it is not valid Unicode: write it in UTF-8")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            way = "it is not valid Unicode: write it in UTF-8"
+            raise InputError(f"the tokenizer cannot read {text[:40]!r}", way) from None
         with guarded(f"the tokenizer cannot read {text[:40]!r}", InputError):
             return [int(token) for token in self._encoded(text)]
 
