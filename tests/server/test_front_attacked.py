@@ -146,7 +146,9 @@ def test_odd_requests_are_answered_alike(name, both):
     alone, front, _ = both
     sent, allowed = REQUESTS[name]
     one, two = (said(here, sent, half=0 in allowed) for here in (alone, front))
-    assert status(one) == status(two) and status(one) in allowed, (one[:300], two[:300])
+    both_said = {status(one), status(two)}
+    # 0: the line was cut with bytes unread, and the system may drop an answer that was on its way
+    assert both_said <= allowed and len(both_said - {0}) < 2, (one[:300], two[:300])
     for found in (one, two):
         assert found.count(b"HTTP/1.1 ") <= 1, found
         assert b"access-control" not in found.lower() and b"root:" not in found and b"Traceback" not in found

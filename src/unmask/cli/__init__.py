@@ -5,6 +5,7 @@ Nothing heavy is imported before the command is known, and then only what that c
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
@@ -26,6 +27,8 @@ NO_MEMORY = "out of memory: lower max-rows, particles, length or the number of p
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit status."""
+    if argv is None and threading.current_thread() is threading.main_thread():
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # registered first, so it runs last
     try:
         with _stops_at_once():
             _prepare()
