@@ -69,9 +69,9 @@ test-lmeval: .venv-lmeval/ready
 	.venv-lmeval/bin/python -m pytest tests/test_lmeval.py
 
 # Ray and Ray Serve bring 390 MB, so they have an environment of their own, too. Workers are killed, frozen and lost;
-# a few minutes.
+# under two minutes on two cores.
 test-ray: .venv-ray/ready
-	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -n 3 --dist loadgroup tests/test_fleet.py tests/test_fleet_slices.py tests/test_replicas.py tests/test_layers.py
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -n 4 --dist loadfile tests/fleet tests/test_layers.py
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
-from ray.cluster_utils import Cluster  # noqa: E402
+from unmask import Recipe, Result, decode, load
+from unmask.cli import main
+from unmask.errors import InputError, SettingError, UnmaskError
+from unmask.evaluate.fleet import Fleet
 
-from unmask import Recipe, Result, decode, load  # noqa: E402
-from unmask.cli import main  # noqa: E402
-from unmask.errors import InputError, SettingError, UnmaskError  # noqa: E402
-from unmask.evaluate.fleet import Fleet  # noqa: E402
-
-pytestmark = pytest.mark.xdist_group("slices")
 SMC = Recipe("confidence", "smc", particles=22, temperature=1.0, every=2, length=10, scheme="systematic")
 WALKS = {
     "smc": SMC,
@@ -30,15 +26,6 @@ WALKS = {
     "auto": Recipe("eb", "auto", particles=22, temperature=1.0, length=10),  # with a second look
     "vote": Recipe("uniform", "vote", particles=22, temperature=1.0, length=3),
 }
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    torch.set_num_threads(1)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 80 << 20})
-    yield made.address
-    made.shutdown()
 
 
 def exact(result: Result) -> str:

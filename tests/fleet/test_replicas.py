@@ -25,7 +25,6 @@ pytest.importorskip("ray.serve")
 from unmask import Recipe, decode, load
 from unmask.cli import main
 
-pytestmark = pytest.mark.xdist_group("serving")
 WORDS = "serve --ray --gpus 0 --port 0 --temperature 1 --grace 30 --replicas"
 ASK: dict[str, Any] = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
 LONG: dict[str, Any] = {"model": "random", "prompt": "a", "stream": True}  # and every step is sent
