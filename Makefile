@@ -71,7 +71,8 @@ test-lmeval: .venv-lmeval/ready
 # Ray and Ray Serve bring 390 MB, so they have an environment of their own, too. Workers are killed, frozen and lost;
 # under two minutes on two cores.
 test-ray: .venv-ray/ready
-	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -n 4 --dist loadfile tests/fleet tests/test_layers.py
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -n 4 --dist loadfile tests/fleet \
+	    tests/test_layers.py::test_ray_is_loaded_by_a_fleet_that_begins_and_by_nothing_else tests/test_wheel.py::test_the_development_set_is_pinned
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

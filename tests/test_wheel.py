@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import urllib.request
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -88,11 +89,15 @@ def test_the_same_source_gives_the_same_bytes(installed: Path, tmp_path: Path) -
 
 
 def test_the_development_set_is_pinned() -> None:
-    """Every package that `make` installs has its version in constraints.txt, and it is the one that is tested."""
+    """Every package that `make` installs has its version in constraints.txt, and it is the one that is tested.
+
+    `make test-ray` asks it of Ray's packages too.
+    """
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     known = {canonicalize_name(pin.name): pin for pin in pins if pin.marker is None or pin.marker.evaluate()}
-    waiting, seen = [("unmask", frozenset({"dev"}))], set[tuple[str, frozenset[str]]]()
+    extras = frozenset({"dev"} | ({"ray", "ray-serve"} if find_spec("ray") else set()))
+    waiting, seen = [("unmask", extras)], set[tuple[str, frozenset[str]]]()
     while waiting:
         name, extras = waiting.pop()
         if (name, extras) in seen:
