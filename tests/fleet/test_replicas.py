@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
+import logging
 import os
 import re
 import signal
@@ -22,8 +24,11 @@ from openai import OpenAI
 
 pytest.importorskip("ray.serve")
 
+from ray.exceptions import ActorDiedError
+
 from unmask import Recipe, decode, load
 from unmask.cli import main
+from unmask.server.replicas.deploy import _not_of_lost_replicas
 
 WORDS = "serve --ray --gpus 0 --port 0 --temperature 1 --grace 30 --replicas"
 ASK: dict[str, Any] = {"model": "table", "prompt": "se", "max_tokens": 4, "seed": 1}
@@ -223,6 +228,29 @@ def test_told_to_stop_it_finishes_and_leaves_nothing(serving: Command) -> None:
     assert serving.process.returncode == 143 and out == ""
     assert err == "unmask: finishing requests in progress within 30 s; Ctrl-C again stops at once\n"
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+@pytest.mark.parametrize(("error", "told"), [(ActorDiedError(), False), (ValueError("ours"), True)])
+def test_asyncio_tells_of_no_replica_that_is_lost(
+    error: Exception, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Serve asks replicas how long their queues are, and forgets those that die meanwhile."""
+
+    async def forgotten() -> None:
+        raise error
+
+    async def main() -> None:
+        task = asyncio.create_task(forgotten())
+        await asyncio.sleep(0)
+        del task
+
+    logger = logging.getLogger("asyncio")
+    logger.addFilter(_not_of_lost_replicas)
+    try:
+        asyncio.run(main())
+    finally:
+        logger.removeFilter(_not_of_lost_replicas)
+    assert ("never retrieved" in caplog.text) == told
 
 
 def test_a_model_that_no_replica_can_load(capsys: pytest.CaptureFixture[str]) -> None:

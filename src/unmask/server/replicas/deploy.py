@@ -161,6 +161,7 @@ def _deployed(
         raise InputError(f"replicas need Ray Serve ({first_line(error)})", "pip install 'unmask[ray-serve]'") from None
     for name in ("ray.serve", "ray"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("asyncio").addFilter(_not_of_lost_replicas)
     name, stopped = f"unmask-{uuid.uuid4().hex[:6]}", threading.Event()
     quiet = {"log_level": "ERROR", "enable_access_log": False}
     try:
@@ -179,6 +180,12 @@ def _deployed(
         with suppress(Exception):
             serve.delete(name)
         ray.shutdown()  # ends a local cluster; another one stays
+
+
+def _not_of_lost_replicas(record: logging.LogRecord) -> bool:
+    """Drop asyncio's word on questions of Serve's own to a replica that is gone: nobody waits for their answers."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (record.name == "asyncio" and type(error).__module__.startswith("ray."))
 
 
 def _failed(serve: Any, name: str, error: RuntimeError) -> UnmaskError:
