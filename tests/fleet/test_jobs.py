@@ -68,7 +68,7 @@ def test_a_cluster_that_is_not_there(slow, monkeypatch):
 def test_metrics(machine, slow):
     """What Prometheus reads of a run: workers, rows and their rate, lost workers and parts that were begun again."""
     pytest.importorskip("aiohttp_cors", reason="metrics leave a machine by ray[default]")
-    fleet, seen = Fleet(machine.address, "random", 2, gpus=0), []
+    fleet, seen = Fleet(machine.address, "random", (2, 2), gpus=0), []
     where = f"http://{machine.head_node.node_ip_address}:{machine.head_node.metrics_export_port}"
     fleet.on_progress = seen.append
     once(2, lambda pid: os.kill(pid, signal.SIGKILL))
@@ -184,7 +184,7 @@ def test_requests_of_lm_eval(cluster):
         run_works(crew, [Work(job, jobs[job], some.extend) for job, some in zip(jobs, found, strict=True)])
         return [[vars(about) | {"tokenizer": None}], *(sorted(some, key=lambda row: row["number"]) for some in found)]
 
-    with killing() as (killed, _), Fleet(cluster, "random", 2, gpus=0) as fleet:
+    with killing() as (killed, _), Fleet(cluster, "random", (2, 2), gpus=0) as fleet:
         show.follow(fleet)
         there = done(fleet)
     assert there == done(Here(load("random"))) and [len(some) for some in there] == [1, 14, 14, 14]

@@ -20,7 +20,7 @@ from unmask.evaluate.fleet import Fleet
 
 def test_rows_are_those_of_one_process_after_a_worker_is_killed(machines, slow, alone):
     killed = once(2, lambda pid: os.kill(pid, signal.SIGKILL))
-    fleet = Fleet(machines.address, "random", 2, gpus=0)
+    fleet = Fleet(machines.address, "random", (2, 2), gpus=0)
     seen = []
     fleet.on_progress = seen.append
     assert made(fleet, slow) == alone(slow)
@@ -60,7 +60,7 @@ def test_a_frozen_worker_is_helped_and_ended(machines, slow, alone):
         os.kill(pid, signal.SIGSTOP)
 
     once(2, freeze)
-    assert made(Fleet(machines.address, "random", 2, gpus=0, **SHORT), slow) == alone(slow)
+    assert made(Fleet(machines.address, "random", (2, 2), gpus=0, **SHORT), slow) == alone(slow)
     deadline = time.monotonic() + 20
     while Path(f"/proc/{frozen[0]}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -85,6 +85,6 @@ def test_a_machine_that_is_lost(machines, slow, alone):
     """All processes of a node end at once, Ray's own too: its parts go to the worker of the other one."""
     node = next(iter(machines.worker_nodes))
     killed = once(3, lambda pid: machines.remove_node(node, allow_graceful=False))
-    assert made(Fleet(machines.address, "random", 3, gpus=0), slow) == alone(slow)
+    assert made(Fleet(machines.address, "random", (3, 3), gpus=0), slow) == alone(slow)
     killed.join(60)
     assert len(machines.list_all_nodes()) == 1
