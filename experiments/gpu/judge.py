@@ -116,6 +116,7 @@ def speed(j: Judged) -> None:
         at("docs/development/decisions/constraints.md", "it has not run"),
     )
     found = [line for line in j.log("speed") if line.startswith("{")]
+    j.say("\n".join(line for line in j.log("speed") if "could not be recorded" in line))
     j.say(found[-1] if found else "none came back")
     for temperature in (1, 0) if found else ():
         one = json.loads(found[-1])

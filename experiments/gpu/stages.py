@@ -227,7 +227,7 @@ def cards(s: Setup) -> list[Job]:
 
     loads = [loaded(kind) for kind in ("int4", "int8", "float")]
     steps = (always(fabricated(s, "llada")), *loads, other("time"), other("logits"))
-    return [Job("cards", steps, files=1, apart=True, each=90)]
+    return [Job("cards", steps, files=1, apart=True, each=110)]
 
 
 def speed(s: Setup) -> list[Job]:
@@ -286,7 +286,18 @@ def shards(s: Setup) -> Job:
     """Two processes with half of the questions each on one device, and the whole run beside them: the same rows."""
     there = s.rows / "shards"
     words = s.unmask("eval", "sudoku", "--data", s.rows / "sudoku.txt", "--device", s.device, "--recipe", "none")
-    words += ["--search", "smc", "--particles", s.few(4), "--batch", s.few(64, 1), "--limit", s.few(512)]
+    words += [
+        "--search",
+        "smc",
+        "--temperature",
+        "1",
+        "--particles",
+        s.few(4),
+        "--batch",
+        s.few(64, 1),
+        "--limit",
+        s.few(512),
+    ]
     joined = " ".join(f"'{word}'" for word in s.unmask("join", there / "1.jsonl", there / "2.jsonl"))
     text = f'into=\'{there}\'; mkdir -p "$into"; "$@" --shard 1/2 --rows "$into/1.jsonl" & one=$!; '
     text += '"$@" --shard 2/2 --rows "$into/2.jsonl" & two=$!; "$@" --rows "$into/whole.jsonl"; wait $one; wait $two; '
@@ -410,7 +421,7 @@ def later(s: Setup) -> list[Job]:
 
 PHASES = (
     Phase("tests", "all GPU tests, and files for later", 190, 40, tests, forget_claims),
-    Phase("cards", "packed layers of LLaDA's size; timed", 180, 40, cards),
+    Phase("cards", "packed layers of LLaDA's size; timed", 200, 40, cards),
     Phase("speed", "a step with and without a constraint; timed", 75, 40, speed),
     Phase("blocks", "a step with a cache; timed", 165, 130, blocks),
     Phase("study", "paths and searches; packed bundled models; shards", 340, 120, study),
@@ -418,6 +429,6 @@ PHASES = (
     Phase("table7", "Table 7 at MDLM's size; timed", 75, 30, table7),
     Phase("runtime", "Table 7 on the bundled text; timed", 70, 55, runtime),
     Phase("sizes", "a prompt kept once, SDAR's size, the exact step; timed", 90, 45, sizes),
-    Phase("rest", "the paper's cells, ends, stories, self-rewarding SMC, forms, theory", 430, 60, rest),
+    Phase("rest", "the paper's cells, ends, stories, self-rewarding SMC, forms, theory", 400, 60, rest),
     Phase("later", "eight paths and ends; random patterns", 500, 60, later),
 )
