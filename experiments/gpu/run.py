@@ -101,7 +101,7 @@ class Going:
         with self.lock:
             self.lines.append(line)
             print(line, flush=True)
-            with self.setup.log("summary").open("a", encoding="utf-8") as file:  # of all commands
+            with suppress(OSError), self.setup.log("summary").open("a", encoding="utf-8") as file:  # of all commands
                 file.write(f"{line}\n")
 
 
