@@ -11,14 +11,14 @@ runs/gpu; all of them, and what is done, are packed into OUT every 45 seconds: b
 each), summary.txt and tests.txt, which names every GPU test that failed. After a kill, or on a new machine that got OUT
 through `carry --back`, the same command continues. `judge.py` makes figures of it.
 
-What fails is told with the end of its log, is tried once more when all else is done, and again in a later command if
-the commit is another one by then: `carry` once more after each commit. A job whose steps do not need each other takes
-all of them, whichever fail.
+One decode comes first: if it fails, the command ends at once. What fails later is told with the end of its log, is
+tried once more when all else is done, and again in a later command if the commit is another one by then: `carry` once
+more after each commit. A job whose steps do not need each other takes all of them, whichever fail.
 
 Three commands of 500 seconds, 27 minutes with the start of a machine. Seconds, estimated; what does not fit is left for
 the end, in this order:
 
-    1   tests 150 to 190 (files are made beside), cards 190, speed 60; seconds 50 if there is time
+    1   first 20, tests 150 to 190 (files are made beside), cards 190, speed 60; seconds 50 if there is time
     2   blocks 150, study 330
     3   seconds 50, table7 60, runtime 50, sizes 90, rest 230; then sizes, rest and `later` again
 
@@ -211,6 +211,9 @@ def go(going: Going) -> bool:
                     run_phase(going, phase, limit)
                 except Exception as error:  # one phase is not to cost the others
                     going.tell(f"--- {phase.name}: {error!r}")
+            if phase.first and failed(going, phase):
+                going.tell(f"{phase.name} failed, so nothing else was begun: mend it, or name the others with --only")
+                return False
     left = {phase.name: [job.name for job in wanted(going, phase)] for phase in phases}
     for name, jobs in left.items():
         if jobs:
@@ -219,6 +222,12 @@ def go(going: Going) -> bool:
     if given_up:
         going.tell(f"given up after {GIVE_UP} failures: {' '.join(given_up)}")
     return not any(left.values()) and not given_up
+
+
+def failed(going: Going, phase: Phase) -> bool:
+    """Whether a job failed, for another reason than time, and was not done since."""
+    failures = going.state.get("failures", {})
+    return any(failures.get(job.name) and not mark(going, job, 0).exists() for job in phase.jobs(going.setup))
 
 
 def wanted(going: Going, phase: Phase) -> list[Job]:
@@ -312,7 +321,7 @@ def command_go(args: argparse.Namespace) -> int:
     state = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if state.get("commit") != setup.commit():  # outcomes of tests are of one commit; rows name theirs
         shutil.rmtree(setup.run / "tests", ignore_errors=True)
-        for path in (setup.run / "done").glob("tests-*"):
+        for path in [*(setup.run / "done").glob("tests-*"), *(setup.run / "done").glob("first.*")]:
             path.unlink()
         state = {**state, "commit": setup.commit(), "failures": {}}
     replaced(file, json.dumps(state).encode())

@@ -105,6 +105,7 @@ class Phase:
     least: int  # seconds with which it is begun
     jobs: Callable[[Setup], list[Job]]
     before: Callable[[Setup], None] | None = None
+    first: bool = False  # nothing else is begun if a job of it fails
 
 
 def always(words: Words) -> Step:
@@ -185,6 +186,21 @@ def random_forms(s: Setup, filler: bool) -> Job:
     return Job("random", (step,), (0, 1), nice=19, filler=filler)
 
 
+FIRST = """
+import os, sys, torch
+from unmask.cli import main
+device = sys.argv[1]
+print("python", sys.version.split()[0], "torch", torch.__version__, "cores", len(os.sched_getaffinity(0)), flush=True)
+if device != "cpu":
+    print(torch.cuda.get_device_name(device), "bytes free, of", *torch.cuda.mem_get_info(device), flush=True)
+sys.exit(main(["generate", "Once upon a time", "--device", device, "--n", "2", "--length", "32"]))
+"""
+
+
+def first(s: Setup) -> list[Job]:
+    return [Job("first", (always([s.python, "-c", FIRST, s.device]),))]
+
+
 # --- the phases ------------------------------------------------------------------------------------------------------
 
 TESTS = ("cuda", "cuda_replay", "fused", "fused_layer", "packed", "attention", "placement", "speed", "bulk")
@@ -243,8 +259,7 @@ def compared(s: Setup, name: str, less: int = 8) -> Step:
     where, table = s.rows / "blocks", s.run / "logs" / f"blocks-{name}-table.txt"
     text = f"bash experiments/speed_blocks.sh '{where}' '{table}'; [ -s '{where}/{name}.json' ] || "
     text += f"{{ ! grep -q 'after its time' '{table}' || exit 75; exit 1; }}"
-    few = "PARTICLES=1,8 REPEAT=1"  # 8 beside 1 is what is asked
-    return lambda left: s.shell(f"export {few} ONLY={name} LIMIT={max(1, left - less)}; {text}")
+    return lambda left: s.shell(f"export PARTICLES=1,8 REPEAT=1 ONLY={name} LIMIT={max(1, left - less)}; {text}")
 
 
 def blocks(s: Setup) -> list[Job]:
@@ -253,8 +268,8 @@ def blocks(s: Setup) -> list[Job]:
 
 def sizes(s: Setup) -> list[Job]:
     """What is kept of a prompt of 2,048, SDAR's size in blocks of 4, and the exact step uncompiled."""
-    names = ["prompt", "sdar", "llada-exact"]
-    return [Job("sizes", tuple(compared(s, name) for name in names), apart=True, each=100)]
+    steps = tuple(compared(s, name) for name in ("prompt", "sdar", "llada-exact"))
+    return [Job("sizes", steps, apart=True, each=100)]
 
 
 def study(s: Setup) -> list[Job]:
@@ -420,6 +435,7 @@ def later(s: Setup) -> list[Job]:
 
 
 PHASES = (
+    Phase("first", "one decode, before all else", 120, 20, first, first=True),
     Phase("tests", "all GPU tests, and files for later", 190, 40, tests, forget_claims),
     Phase("cards", "packed layers of LLaDA's size; timed", 200, 40, cards),
     Phase("speed", "a step with and without a constraint; timed", 75, 40, speed),
