@@ -143,6 +143,14 @@ def test_what_runs_beside_ends_with_the_phase(tmp_path: Path, monkeypatch: pytes
     assert go(tmp_path, 60)[0] == 0
 
 
+def test_every_file_with_gpu_tests_is_run() -> None:
+    tests = Path(__file__).parent
+    run = {f"test_{name}.py" for name in stages.TESTS} | {"train/test_stories.py"}
+    asks = {path for path in tests.rglob("test_*.py") if "cuda.is_available()" in path.read_text(encoding="utf-8")}
+    likewise = {path for path in tests.rglob("test_*.py") if "import DEVICE" in path.read_text(encoding="utf-8")}
+    assert run == {path.relative_to(tests).as_posix() for path in asks | likewise} - {Path(__file__).name}
+
+
 def test_every_gpu_test_has_an_outcome_or_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_worse.py").write_text(WORSE)
     (tmp_path / "test_lacking.py").write_text("import a_package_that_is_not_there\n")

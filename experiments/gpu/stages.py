@@ -203,7 +203,7 @@ def first(s: Setup) -> list[Job]:
 
 # --- the phases ------------------------------------------------------------------------------------------------------
 
-TESTS = ("cuda", "cuda_replay", "fused", "fused_layer", "packed", "attention", "placement", "speed", "bulk")
+TESTS = ("speed", "fused_limited", "packed", "cuda_replay", "fused", "cuda", "attention", "fused_layer", "bulk")
 
 
 def tests(s: Setup) -> list[Job]:
