@@ -80,7 +80,7 @@ def test_steps_apart_are_all_taken_and_each_has_its_time(tmp_path: Path, monkeyp
     file = tmp_path / "run" / "rows" / "some.txt"
     bad, slow = always(["bash", "-c", "seq 30; exit 3"]), always(["sleep", "300"])
     good = always(["bash", "-c", f"echo once >> {file}"])
-    monkeypatch.setattr(stages, "PHASES", (phase(Job("some", (bad, slow, good), apart=True, each=6)),))
+    monkeypatch.setattr(stages, "PHASES", (phase(Job("some", (bad, slow, good), apart=True, each=2)),))
     code, said = go(tmp_path, 90)
     assert code == 75 and file.read_text() == "once\n"
     assert "step 1 of 3 ended with 3" in said and "29\n    30" in said and "step 2 of 3 ended with 124" in said

@@ -205,7 +205,7 @@ def go(going: Going) -> bool:
     for bounded in (True, False):
         for phase in phases:
             room = phase.seconds - going.state.setdefault("seconds", {}).get(phase.name, 0)
-            limit = min(room, going.left) if bounded else going.left
+            limit = min(int(room), going.left) if bounded else going.left
             if limit >= phase.least and wanted(going, phase):
                 try:
                     run_phase(going, phase, limit)
