@@ -375,8 +375,12 @@ def command_carry(args: argparse.Namespace) -> int:
     site = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     for name in TOOLS:
         shutil.copytree(site / name, CARRIED / "python" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(site / "py.py", CARRIED / "python")  # of pytest, too
     for info in site.glob("pytest-*.dist-info"):
         shutil.copytree(info, CARRIED / "python" / info.name)
+    alone = {"PYTHONPATH": str(CARRIED / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    if subprocess.run([sys.executable, "-S", "-m", "pytest", "--version"], env=alone).returncode:
+        raise SystemExit("what is carried of pytest does not run without this installation")
     if args.data is not None:
         (CARRIED / "countdown").mkdir()
         for name in COUNTDOWN:
