@@ -116,6 +116,7 @@ def speed(j: Judged) -> None:
         at("docs/development/decisions/constraints.md", "it has not run"),
     )
     found = [line for line in j.log("speed") if line.startswith("{")]
+    j.say("\n".join(line for line in j.log("speed") if "could not be recorded" in line))
     j.say(found[-1] if found else "none came back")
     for temperature in (1, 0) if found else ():
         one = json.loads(found[-1])
@@ -130,7 +131,19 @@ def blocks(j: Judged) -> None:
         at(page, "**The same beside public code, in one run.**"),
         at(page, "| times faster than that |"),
     )
-    j.say("\n".join(j.log("blocks-table")) or "none came back")
+    for name in ("llada", "prompt", "sdar", "llada-exact"):
+        j.say("\n".join(j.log(f"blocks-{name}-table")) or f"{name}: none came back")
+
+
+def shards(j: Judged) -> None:
+    """Rows of two processes on one device against those of one."""
+    j.head("Two processes on one GPU", "docs/guide/scale.md")
+    files = [j.there(f"rows/shards/{name}.jsonl") for name in ("whole", "joined")]
+    if not all(files):
+        j.say("none came back")
+        return
+    one, two = ({row["number"]: rows.timeless(row) for row in rows.read(str(file)).kept} for file in files)
+    j.say(f"{sum(one[number] == two.get(number) for number in one)} of {len(one)} rows are equal field by field")
 
 
 def study(j: Judged) -> None:
@@ -375,7 +388,22 @@ def room(j: Judged) -> None:
 
 PARTS: dict[str, Callable[[Judged], None]] = {
     one.__name__: one
-    for one in (tests, cards, speed, blocks, study, seconds, table7, runtime, rewarding, forms, theory, ends, stories)
+    for one in (
+        tests,
+        cards,
+        speed,
+        blocks,
+        shards,
+        study,
+        seconds,
+        table7,
+        runtime,
+        rewarding,
+        forms,
+        theory,
+        ends,
+        stories,
+    )
 } | {"paper": paper, "room": room}
 
 

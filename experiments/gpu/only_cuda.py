@@ -19,6 +19,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,11 @@ class Shared:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[Any]) -> None:
         kept = [item for item in items if uses_gpu(item)]
         config.hook.pytest_deselected(items=[item for item in items if not uses_gpu(item)])
-        begin = len(kept) * self.number // self.many  # processes begin apart
-        items[:] = kept[begin:] + kept[:begin]
+        items[:] = []
+        for _, some in groupby(kept, lambda item: item.path):
+            mine = list(some)
+            begin = len(mine) * self.number // self.many  # processes begin apart, and take one file after another
+            items += mine[begin:] + mine[:begin]
         names = sorted(item.nodeid for item in kept)
         self.folder.joinpath("collected.json").write_text(json.dumps(names), encoding="utf-8")
 

@@ -11,11 +11,16 @@ runs/gpu; all of them, and what is done, are packed into OUT every 45 seconds: b
 each), summary.txt and tests.txt, which names every GPU test that failed. After a kill, or on a new machine that got OUT
 through `carry --back`, the same command continues. `judge.py` makes figures of it.
 
-Three commands of 500 seconds, 27 minutes with the start of a machine, do all but the last phase. Seconds, estimated:
+One decode comes first: if it fails, the command ends at once. What fails later is told with the end of its log, is
+tried once more when all else is done, and again in a later command if the commit is another one by then: `carry` once
+more after each commit. A job whose steps do not need each other takes all of them, whichever fail.
 
-    1   tests 150 (files are made beside), cards 140, speed 60, blocks 120
-    2   study 330, seconds 40, table7 60, runtime 45
-    3   rest 480; what is left over goes to `later`
+Three commands of 500 seconds, 27 minutes with the start of a machine. Seconds, estimated; what does not fit is left for
+the end, in this order:
+
+    1   first 20, tests 150 to 190 (files are made beside), cards 190, speed 60; seconds 50 if there is time
+    2   blocks 150, study 330
+    3   seconds 50, table7 60, runtime 50, sizes 90, rest 230; then sizes, rest and `later` again
 
 Sources: docs/research/results.md: a step of LLaDA's size takes 58.6 ms, with a constraint 167, with a cache 6.5 to 12,
 without one 13 and 94; MDLM's 1.15 and 5.3; a checkpoint of LLaDA's size is written in 22 s and checked in 11. `many.py
@@ -56,6 +61,7 @@ CARRY = 15 << 20  # bytes that travel beside the tracked files
 EVERY = 45  # seconds between packings
 MARK = "UNMASK_GPU_JOB"  # in the environment of all that this starts
 LAST = 15  # seconds kept for the last one
+SAID = 4000  # characters of the tests that failed
 GIVE_UP = 2  # failures of a job that are not for want of time
 CUT = (75, 124, -signal.SIGTERM, -signal.SIGKILL)  # it goes on next time
 PACKED = (
@@ -63,6 +69,7 @@ PACKED = (
     "logs/*",
     "done/*",
     "rows/**/*",
+    "puzzles/*.txt",
     "tests/*.json*",
     "tests/*.txt",
     "paper/rows/*.jsonl",
@@ -94,6 +101,8 @@ class Going:
         with self.lock:
             self.lines.append(line)
             print(line, flush=True)
+            with suppress(OSError), self.setup.log("summary").open("a", encoding="utf-8") as file:  # of all commands
+                file.write(f"{line}\n")
 
 
 # --- jobs ------------------------------------------------------------------------------------------------------------
@@ -110,25 +119,31 @@ def finished(going: Going, job: Job) -> bool:
 
 def run_job(going: Going, job: Job, until: float) -> None:
     """Its steps, one after another, those that are done left out."""
-    began = time.monotonic()
+    began, codes = time.monotonic(), []
     for number, step in enumerate(job.steps):
         if number >= job.files and mark(going, job, number).exists():
             continue
-        left = int(until - time.monotonic())
+        now = time.monotonic()
+        left = int(min(until, going.ends) - now)  # a command that is stopped begins nothing
         if left < 5:
             going.tell(f"{job.name}: step {number + 1} of {len(job.steps)} is for the next time")
-            return
-        code = run_step(going, job, step(left), until)
+            break
+        left = min(left, job.each or left)
+        code = run_step(going, job, step(left), now + left)
         if code in job.fine:
             mark(going, job, number).touch()
             continue
-        took = f"step {number + 1} of {len(job.steps)} ended with {code} after {time.monotonic() - began:.0f} s"
-        if code not in CUT:
-            failures = going.state.setdefault("failures", {})
-            failures[job.name] = failures.get(job.name, 0) + 1
-        going.tell(f"{job.name}: {took}: {tail(going, job)}")
-        return
-    going.tell(f"{job.name}: {time.monotonic() - began:.0f} s")
+        codes.append(code)
+        took = f"step {number + 1} of {len(job.steps)} ended with {code} after {time.monotonic() - now:.0f} s"
+        going.tell(f"{job.name}: {took}: {tail(going, job, 1 if code in CUT else 12)}")
+        if not job.apart:
+            break
+    else:
+        if not codes:
+            going.tell(f"{job.name}: {time.monotonic() - began:.0f} s")
+    if any(code not in CUT for code in codes):
+        failures = going.state.setdefault("failures", {})
+        failures[job.name] = failures.get(job.name, 0) + 1
 
 
 def run_step(going: Going, job: Job, words: list[str], until: float) -> int:
@@ -175,9 +190,10 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def tail(going: Going, job: Job) -> str:
+def tail(going: Going, job: Job, many: int) -> str:
+    """The last lines of its log, which tell why it failed."""
     lines = going.setup.log(job.name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else ""
+    return "\n    ".join(line[:250] for line in lines[-many:])
 
 
 # --- phases ----------------------------------------------------------------------------------------------------------
@@ -189,9 +205,15 @@ def go(going: Going) -> bool:
     for bounded in (True, False):
         for phase in phases:
             room = phase.seconds - going.state.setdefault("seconds", {}).get(phase.name, 0)
-            limit = min(room, going.left) if bounded else going.left
-            if wanted(going, phase) and limit >= phase.least:
-                run_phase(going, phase, limit)
+            limit = min(int(room), going.left) if bounded else going.left
+            if limit >= phase.least and wanted(going, phase):
+                try:
+                    run_phase(going, phase, limit)
+                except Exception as error:  # one phase is not to cost the others
+                    going.tell(f"--- {phase.name}: {error!r}")
+            if phase.first and failed(going, phase):
+                going.tell(f"{phase.name} failed, so nothing else was begun: mend it, or name the others with --only")
+                return False
     left = {phase.name: [job.name for job in wanted(going, phase)] for phase in phases}
     for name, jobs in left.items():
         if jobs:
@@ -200,6 +222,12 @@ def go(going: Going) -> bool:
     if given_up:
         going.tell(f"given up after {GIVE_UP} failures: {' '.join(given_up)}")
     return not any(left.values()) and not given_up
+
+
+def failed(going: Going, phase: Phase) -> bool:
+    """Whether a job failed, for another reason than time, and was not done since."""
+    failures = going.state.get("failures", {})
+    return any(failures.get(job.name) and not mark(going, job, 0).exists() for job in phase.jobs(going.setup))
 
 
 def wanted(going: Going, phase: Phase) -> list[Job]:
@@ -225,23 +253,26 @@ def run_phase(going: Going, phase: Phase, limit: int) -> None:
     took = time.monotonic() - began
     seconds = going.state.setdefault("seconds", {})
     seconds[phase.name] = round(seconds.get(phase.name, 0) + took, 1)
-    going.setup.run.joinpath("state.json").write_text(json.dumps(going.state), encoding="utf-8")
+    replaced(going.setup.run / "state.json", json.dumps(going.state).encode())
     going.tell(f"--- {phase.name}: {took:.0f} s")
 
 
 # --- packing ---------------------------------------------------------------------------------------------------------
 
 
-def pack(going: Going) -> None:
-    """Everything so far into OUT; whole files, replaced at once."""
+def pack(going: Going) -> int:
+    """Everything so far into OUT; whole files, replaced at once. How many bytes it is."""
     with going.packing:
         run, whole = going.setup.run, io.BytesIO()
         paths = sorted({path for pattern in PACKED for path in run.glob(pattern) if path.is_file()})
         with tarfile.open(fileobj=whole, mode="w:xz", preset=1) as file:
             for path in paths:
-                content = path.read_bytes()  # it may grow
+                try:
+                    content, changed = path.read_bytes(), path.stat().st_mtime  # it may grow, or be gone by now
+                except OSError:
+                    continue
                 about = tarfile.TarInfo(str(path.relative_to(run)))
-                about.size, about.mtime = len(content), int(path.stat().st_mtime)
+                about.size, about.mtime = len(content), int(changed)
                 file.addfile(about, io.BytesIO(content))
         content = whole.getvalue()
         going.out.mkdir(parents=True, exist_ok=True)
@@ -252,6 +283,7 @@ def pack(going: Going) -> None:
         replaced(going.out / "summary.txt", "".join(f"{line}\n" for line in going.lines).encode())
         if (run / "tests").is_dir():
             replaced(going.out / "tests.txt", f"{told(run / 'tests')}\n".encode())
+    return len(content)
 
 
 def replaced(path: Path, content: bytes) -> None:
@@ -289,10 +321,10 @@ def command_go(args: argparse.Namespace) -> int:
     state = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if state.get("commit") != setup.commit():  # outcomes of tests are of one commit; rows name theirs
         shutil.rmtree(setup.run / "tests", ignore_errors=True)
-        for path in (setup.run / "done").glob("tests-*"):
+        for path in [*(setup.run / "done").glob("tests-*"), *(setup.run / "done").glob("first.*")]:
             path.unlink()
         state = {**state, "commit": setup.commit(), "failures": {}}
-    file.write_text(json.dumps(state), encoding="utf-8")
+    replaced(file, json.dumps(state).encode())
     going = Going(setup, args.out.resolve(), began + args.seconds - LAST, args.only, state)
     if marked(f"{setup.run}:"):
         going.tell("processes of a killed command still run: they are ended")
@@ -312,9 +344,20 @@ def command_go(args: argparse.Namespace) -> int:
         done = go(going)
     finally:
         stopped.set()
+        pack_last(going)
         going.tell(f"{time.monotonic() - began:.0f} s in all")
-        pack(going)
     return 0 if done else 75
+
+
+def pack_last(going: Going) -> None:
+    """Once more at the end; what of the tests failed is said, for the reader has the last lines of all that is said."""
+    try:
+        if (going.setup.run / "tests").is_dir():
+            going.tell(told(going.setup.run / "tests")[:SAID])
+        going.tell("packing")
+        going.tell(f"{pack(going):,} bytes come back")
+    except Exception as error:  # an earlier one is there
+        going.tell(f"packing: {error!r}")
 
 
 def pack_often(going: Going, stopped: threading.Event) -> None:
@@ -332,8 +375,12 @@ def command_carry(args: argparse.Namespace) -> int:
     site = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     for name in TOOLS:
         shutil.copytree(site / name, CARRIED / "python" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(site / "py.py", CARRIED / "python")  # of pytest, too
     for info in site.glob("pytest-*.dist-info"):
         shutil.copytree(info, CARRIED / "python" / info.name)
+    alone = {"PYTHONPATH": str(CARRIED / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    if subprocess.run([sys.executable, "-S", "-m", "pytest", "--version"], env=alone).returncode:
+        raise SystemExit("what is carried of pytest does not run without this installation")
     if args.data is not None:
         (CARRIED / "countdown").mkdir()
         for name in COUNTDOWN:
@@ -347,6 +394,9 @@ def command_carry(args: argparse.Namespace) -> int:
     fits = size < CARRY
     more = "" if fits else ": too much beside the tracked files"
     print(f"{CARRIED}: {size / 2**20:.1f} MiB, commit {names[0][:10]}{more}")
+    changed = subprocess.run(["git", "status", "--porcelain", "."], capture_output=True, text=True, check=True).stdout
+    if changed:
+        print(f"not committed, so that rows are of no commit: {' '.join(changed.split())[:200]}")
     return int(not fits)
 
 

@@ -87,6 +87,8 @@ class Job:
     nice: int = 0
     filler: bool = False
     files: int = 0  # first steps that make files which do not come back: they are looked at every time
+    apart: bool = False  # a step that fails or lasts too long does not keep the next ones from being taken
+    each: int = 0  # seconds of a step at most
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
@@ -103,6 +105,7 @@ class Phase:
     least: int  # seconds with which it is begun
     jobs: Callable[[Setup], list[Job]]
     before: Callable[[Setup], None] | None = None
+    first: bool = False  # nothing else is begun if a job of it fails
 
 
 def always(words: Words) -> Step:
@@ -183,9 +186,24 @@ def random_forms(s: Setup, filler: bool) -> Job:
     return Job("random", (step,), (0, 1), nice=19, filler=filler)
 
 
+FIRST = """
+import os, sys, torch
+from unmask.cli import main
+device = sys.argv[1]
+print("python", sys.version.split()[0], "torch", torch.__version__, "cores", len(os.sched_getaffinity(0)), flush=True)
+if device != "cpu":
+    print(torch.cuda.get_device_name(device), "bytes free, of", *torch.cuda.mem_get_info(device), flush=True)
+sys.exit(main(["generate", "Once upon a time", "--device", device, "--n", "2", "--length", "32"]))
+"""
+
+
+def first(s: Setup) -> list[Job]:
+    return [Job("first", (always([s.python, "-c", FIRST, s.device]),))]
+
+
 # --- the phases ------------------------------------------------------------------------------------------------------
 
-TESTS = ("cuda", "cuda_replay", "fused", "fused_layer", "packed", "attention", "placement", "speed", "bulk")
+TESTS = ("speed", "fused_limited", "packed", "cuda_replay", "fused", "cuda", "attention", "fused_layer", "bulk")
 
 
 def tests(s: Setup) -> list[Job]:
@@ -195,6 +213,7 @@ def tests(s: Setup) -> list[Job]:
     words = [s.python, "-m", "pytest", "-q", "--tb=short", *plugins, "--each", "90"]
     paths = [s.env["PYTHONPATH"], *(str(path.resolve()) for path in (Path("experiments/gpu"), CARRIED / "python"))]
     env = {"PYTHONPATH": os.pathsep.join(paths), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins may lack parts there
+    env |= {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else each process starts one for every core
     again = '"$1" -c "import pytest" || exit 9\n'  # 1 would be tests that failed
     again += (
         'for _ in 1 2 3 4 5; do code=0; "$@" || code=$?; [ $code -gt 5 ] || exit $code; done; exit $code'  # a crash
@@ -223,7 +242,8 @@ def cards(s: Setup) -> list[Job]:
         return until("--seconds", 15, s.script("small_cards.py", what, rows, *how))
 
     loads = [loaded(kind) for kind in ("int4", "int8", "float")]
-    return [Job("cards", (always(fabricated(s, "llada")), *loads, other("time"), other("logits")), files=1)]
+    steps = (always(fabricated(s, "llada")), *loads, other("time"), other("logits"))
+    return [Job("cards", steps, files=1, apart=True, each=110)]
 
 
 def speed(s: Setup) -> list[Job]:
@@ -234,10 +254,22 @@ def speed(s: Setup) -> list[Job]:
     return [Job("speed", (step,))]
 
 
+def compared(s: Setup, name: str, less: int = 8) -> Step:
+    """One run of speed_blocks.sh; it is for the next time if it lasts too long."""
+    where, table = s.rows / "blocks", s.run / "logs" / f"blocks-{name}-table.txt"
+    text = f"bash experiments/speed_blocks.sh '{where}' '{table}'; [ -s '{where}/{name}.json' ] || "
+    text += f"{{ ! grep -q 'after its time' '{table}' || exit 75; exit 1; }}"
+    return lambda left: s.shell(f"export PARTICLES=1,8 REPEAT=1 ONLY={name} LIMIT={max(1, left - less)}; {text}")
+
+
 def blocks(s: Setup) -> list[Job]:
-    where = s.rows / "blocks"
-    text = f"bash experiments/speed_blocks.sh '{where}' '{s.run}/logs/blocks-table.txt'; [ -s '{where}/llada.json' ]"
-    return [Job("blocks", (lambda left: s.shell(f"export ONLY=llada LIMIT={max(1, left - 8)}; {text}"),))]
+    return [Job("blocks", (compared(s, "llada"),))]
+
+
+def sizes(s: Setup) -> list[Job]:
+    """What is kept of a prompt of 2,048, SDAR's size in blocks of 4, and the exact step uncompiled."""
+    steps = tuple(compared(s, name) for name in ("prompt", "sdar", "llada-exact"))
+    return [Job("sizes", steps, apart=True, each=100)]
 
 
 def study(s: Setup) -> list[Job]:
@@ -245,7 +277,7 @@ def study(s: Setup) -> list[Job]:
     tiny = ("--at-most", 2, "--together", 2, "--passes", 1, "--only", "sudoku24") if s.tiny else ("--texts",)
     how = ("--device", s.device, "--puzzles", s.run / "puzzles", *data, *tiny, "--processes", s.few(8))
     step = until("--limit", 12, s.script("search/many.py", s.rows / "paths", *how))
-    return [Job("study", (step,)), *accuracy(s), random_forms(s, True)]
+    return [Job("study", (step,)), *accuracy(s), shards(s), random_forms(s, True)]
 
 
 def evaluated(s: Setup, task: str, file: str, rows: Path, *flags: object) -> Step:
@@ -261,8 +293,31 @@ def accuracy(s: Setup) -> list[Job]:
         for kind in KINDS:
             rows = s.rows / "accuracy" / f"{task}-{kind}.jsonl"
             steps.append(evaluated(s, task, file, rows, "--weights", kind, "--batch", 256))
-        jobs.append(Job(f"accuracy-{task}", (*sets(s), *steps)))
+        jobs.append(Job(f"accuracy-{task}", (*sets(s), *steps), apart=True))
     return jobs
+
+
+def shards(s: Setup) -> Job:
+    """Two processes with half of the questions each on one device, and the whole run beside them: the same rows."""
+    there = s.rows / "shards"
+    words = s.unmask("eval", "sudoku", "--data", s.rows / "sudoku.txt", "--device", s.device, "--recipe", "none")
+    words += [
+        "--search",
+        "smc",
+        "--temperature",
+        "1",
+        "--particles",
+        s.few(4),
+        "--batch",
+        s.few(64, 1),
+        "--limit",
+        s.few(512),
+    ]
+    joined = " ".join(f"'{word}'" for word in s.unmask("join", there / "1.jsonl", there / "2.jsonl"))
+    text = f'into=\'{there}\'; mkdir -p "$into"; "$@" --shard 1/2 --rows "$into/1.jsonl" & one=$!; '
+    text += '"$@" --shard 2/2 --rows "$into/2.jsonl" & two=$!; "$@" --rows "$into/whole.jsonl"; wait $one; wait $two; '
+    text += f'rm -f "$into/joined.jsonl"; {joined} -o "$into/joined.jsonl"'
+    return Job("shards", (*sets(s), always(s.shell(text, *words))))
 
 
 def seconds(s: Setup) -> list[Job]:
@@ -346,7 +401,7 @@ def graded(s: Setup) -> list[Job]:
                 rows = s.rows / f"form-{task}-{name}{''.join(form)}.jsonl"
                 more = ("--recipe", "none", "--batch", batch, *flags, *form)
                 steps.append(evaluated(s, task, f"{task}.jsonl", rows, *more))
-        jobs.append(Job(f"forms-{task}", (*sets(s), *steps)))
+        jobs.append(Job(f"forms-{task}", (*sets(s), *steps), apart=True))
     return jobs
 
 
@@ -372,7 +427,7 @@ def theory(s: Setup) -> list[Job]:
 
     steps = (always(made), always(noise), interval(texts, "interval-text.jsonl", *told))
     first = (*sets(s), interval(s.rows / "sudoku.txt", "interval-sudoku.jsonl", *boards))
-    return [Job("interval-sudoku", first), Job("theory", steps, env={"SOURCE": SOURCE})]
+    return [Job("interval-sudoku", first), Job("theory", steps, env={"SOURCE": SOURCE}, apart=True)]
 
 
 def later(s: Setup) -> list[Job]:
@@ -380,14 +435,16 @@ def later(s: Setup) -> list[Job]:
 
 
 PHASES = (
+    Phase("first", "one decode, before all else", 120, 20, first, first=True),
     Phase("tests", "all GPU tests, and files for later", 190, 40, tests, forget_claims),
-    Phase("cards", "packed layers of LLaDA's size; timed", 160, 40, cards),
+    Phase("cards", "packed layers of LLaDA's size; timed", 200, 40, cards),
     Phase("speed", "a step with and without a constraint; timed", 75, 40, speed),
-    Phase("blocks", "a step with a cache; timed", 150, 90, blocks),
-    Phase("study", "paths and searches; packed bundled models", 340, 60, study),
+    Phase("blocks", "a step with a cache; timed", 165, 130, blocks),
+    Phase("study", "paths and searches; packed bundled models; shards", 340, 120, study),
     Phase("seconds", "what a stop saves; timed", 50, 25, seconds),
     Phase("table7", "Table 7 at MDLM's size; timed", 75, 30, table7),
     Phase("runtime", "Table 7 on the bundled text; timed", 70, 55, runtime),
-    Phase("rest", "the paper's cells, ends, stories, self-rewarding SMC, forms, theory", 480, 60, rest),
+    Phase("sizes", "a prompt kept once, SDAR's size, the exact step; timed", 90, 45, sizes),
+    Phase("rest", "the paper's cells, ends, stories, self-rewarding SMC, forms, theory", 400, 60, rest),
     Phase("later", "eight paths and ends; random patterns", 500, 60, later),
 )
