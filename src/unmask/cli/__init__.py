@@ -22,6 +22,7 @@ from unmask.cli.parser import COMMANDS, parse
 from unmask.errors import UnmaskError
 
 __all__ = ["COMMANDS", "main"]
+ARGUMENTS = {"slice_size": "--slice", "skip_lost": "--skip-lost"}  # of Python: flag
 NO_MEMORY = "out of memory: lower max-rows, particles, length or the number of prompts"
 
 
@@ -99,10 +100,10 @@ def _fail(message: str) -> int:
 
 
 def _as_flags(message: str) -> str:
-    """The message with names of settings spelled as flags, block-length; quoted words stay."""
+    """The message with names of settings spelled as flags, block-length, and of arguments; quoted words stay."""
     if "unmask.decoding.settings" not in sys.modules:  # then it names no setting
         return message
     from unmask.decoding.settings import SETTINGS
 
-    names = "|".join(name for name in SETTINGS if "_" in name)
-    return re.sub(rf"(?<![\w'/.-])({names})(?![\w'/.-])", lambda found: found[0].replace("_", "-"), message)
+    flags = {name: name.replace("_", "-") for name in SETTINGS if "_" in name} | ARGUMENTS
+    return re.sub(rf"(?<![\w'/.-])({'|'.join(flags)})(?![\w'/.-])", lambda found: flags[found[0]], message)

@@ -25,7 +25,7 @@ from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.prompt import HOLE, MARKER
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, spelled
-from unmask.decoding.slices import sliced
+from unmask.decoding.slices import check_slices, sliced
 from unmask.errors import AlikeWarning, InputError
 from unmask.evaluate import batch, bulk, rows
 from unmask.evaluate.crew import Here, resumed
@@ -68,6 +68,7 @@ def run_generate(args: Namespace) -> None:
     asked = _asked(args)
     name = _model_name(args)
     recipe = flags.for_model(args, models.default_settings(args, name), name, asked.canvas)
+    check_slices(args.slice, recipe)
     if args.output is not None:
         _write(args, asked, name, recipe)
         return
@@ -148,6 +149,10 @@ def _check_slices(args: Namespace) -> None:
     for name in ("batch", "skip_lost"):
         if getattr(args, name):
             raise InputError(f"--{name.replace('_', '-')} has no effect: {what}", "leave it out")
+    for name in ("trace", "logprobs"):
+        if getattr(args, name) is not None:
+            what = "has what happens in each step, which slices do not send"
+            raise InputError(f"--{name} {what}", "leave it out, or decode without slices")
 
 
 # --- decoding --------------------------------------------------------------------------------------------------------

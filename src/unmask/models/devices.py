@@ -83,7 +83,7 @@ def _refused(place: torch.device, error: Exception) -> tuple[str, str]:
     gpus = torch.cuda.device_count()
     if place.type != "cuda":
         return f"this PyTorch has no {place.type} here", "give cpu"
-    if not torch.backends.cuda.is_built():
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return "this PyTorch is built without CUDA", "give cpu, or install PyTorch with CUDA"
     if not gpus:
         return "PyTorch finds no GPU", "give cpu, or look at what nvidia-smi prints"
