@@ -9,7 +9,7 @@ import sys
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from unmask.evaluate import batch, bulk, rows
 from unmask.evaluate.crew import Here, resumed
 from unmask.evaluate.crew import run as run_works
 from unmask.models import Denoiser, load_tokenizer, on_device
+from unmask.models.tokenizers import FileTokenizer
 from unmask.tasks import files
 
 DEFAULT = "text"
@@ -55,6 +56,17 @@ class Asked:
     @property
     def items(self) -> list[bulk.Prompt]:
         return [bulk.Prompt(number, text) for number, text in enumerate(self.texts)]
+
+    def check_letters(self, model: Denoiser) -> None:
+        """Warn of texts in a script that a model has no tokens for; its answer makes no sense."""
+        words, texts = model.tokenizer, dict.fromkeys(self.texts)
+        if isinstance(words, FileTokenizer):
+            with suppress(InputError):  # what cannot be encoded is refused later
+                foreign = sum(words.foreign(HOLE.sub("", text)) for text in texts)
+                whose = "the prompt" if len(texts) == 1 else show.many(foreign, "prompt")
+                what = f"{model.name} has no tokens for most letters of {whose}, only for their bytes"
+                if foreign:
+                    warnings.warn(f"{what}: give text in a language that it was trained on", stacklevel=2)
 
     def given(self, number: int) -> dict[str, str]:
         return {"canvas" if self.canvas else "prompt": self.texts[number]}
@@ -83,6 +95,7 @@ def run_generate(args: Namespace) -> None:
 def _decode(args: Namespace, asked: Asked, recipe: Recipe, model: Denoiser) -> None:
     """Decode the texts and show them as they come."""
     in_slices = isinstance(model, Elsewhere)
+    asked.check_letters(model)
     size = 1 if in_slices else len(asked.texts) if args.trace else _size(args, model.device, recipe)
     items = asked.items
     job = _job(args, asked, recipe, size).prepared(model, items)
@@ -203,6 +216,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
             models.tell_lost(crew)
         elif kept.missing:
             model = models.as_run(args, models.load_model(args, name))
+            asked.check_letters(model)
             with show.evaluating(n, len(done), show.many(n, "prompt")) as watch:
                 tell, here = show.paced(), Here(model, watch)
                 job = _job(args, asked, recipe, size).prepared(model, asked.items)  # all of them say the length
