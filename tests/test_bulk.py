@@ -352,6 +352,10 @@ def test_names_of_devices_dtypes_and_models(capsys):
         assert main(["generate", "a", "--model", "random", "--dtype", name, "--device", "auto", "--length", "1"]) == 0
     with pytest.raises(UnmaskError, match="cannot load random on gpu: give cpu, a GPU like cuda or cuda:1, or auto"):
         load("random", device="gpu")
+    if not torch.cuda.is_available():
+        why = "cannot load random on cuda:1: (this PyTorch is built without CUDA|PyTorch finds no GPU): give cpu, "
+        with pytest.raises(UnmaskError, match=why):
+            load("random", device="cuda:1")
     for name, full in (
         ("LLaDA-8B-Instruct", "GSAI-ML/LLaDA-8B-Instruct"),
         ("llada-8b", "GSAI-ML/LLaDA-8B-Instruct"),

@@ -540,6 +540,30 @@ def test_names_in_quotes_and_paths_stay_as_they_are(fails, here):
     assert "'block_length.json'" in fails("generate", "--recipe", "block_length.json")
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["从前有一个小女孩"], "the prompt"),
+        (["--canvas", "Жила-была[MASK*4] девочка"], "the prompt"),
+        (["--prompts", "p.txt"], "2 prompts"),
+        (["--prompts", "p.txt", "-o", "made.jsonl"], "2 prompts"),
+        (["Ein Mädchen saß da 🙂🙂🙂"], None),
+        (["12 + 3 ="], None),
+        (["从前有一个小女孩", "--model", "random"], "error"),
+    ],
+)
+def test_a_prompt_in_letters_that_the_model_has_no_tokens_for(given, expected, here, capsys):
+    """Once, and in one line."""
+    Path("p.txt").write_text("从前有一个小女孩\nOnce upon a time\nОднажды\n")
+    status = main(["generate", *given, *([] if "--canvas" in given else ["--length", "2"])])
+    found = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("unmask: warn", "unmask: err"))]
+    what = f"unmask: warning: text has no tokens for most letters of {expected}, only for their bytes: give text in"
+    if expected == "error":
+        assert status == 2 and len(found) == 1 and "is not a character of this model" in found[0]
+    else:
+        assert status == 0 and len(found) == (expected is not None) and all(line.startswith(what) for line in found)
+
+
 def test_an_interrupt_is_one_line(monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -207,13 +207,14 @@ def small_judge(tmp_path) -> Judge:
     return load_judge(str(tmp_path / "judge"))
 
 
-REFUSED_WITH_WORKERS = {
+REFUSED = {
     "runtime --ray --on text": "--ray has no effect on runtime, which is timed on one device: leave it out",
     "paths --ray --on text": "--ray has no effect on paths, which is one decode for each cell: leave it out",
     "vote --workers 3": "--workers has no effect without --ray: add --ray",
     "vote --ray --device cuda": "--device has no effect with --ray: --gpus says where workers run",
     "quality --ray --judge-device cuda": "--judge-device has no effect with --ray: --gpus says where workers run",
     "--ray": "--ray has no effect on a list: give the name of an experiment",
+    "quality --on text --judge-device nowhere": "cannot load the judge on nowhere: give cpu",
 }
 
 
@@ -229,7 +230,7 @@ def test_the_command(tmp_path, capsys) -> None:
     assert "mdlm" in capsys.readouterr().err
     assert main(["paper", "vote", "--limit", "0"]) != 0
     assert "at least 1" in capsys.readouterr().err
-    for given, said in REFUSED_WITH_WORKERS.items():
+    for given, said in REFUSED.items():
         assert main(["paper", *given.split()]) == 2
         assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

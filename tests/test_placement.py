@@ -148,6 +148,28 @@ def test_what_does_not_fit_is_refused() -> None:
         counts(EIGHT, Devices((ONE, TWO), (0, 32)), 80, 80)
 
 
+@pytest.mark.parametrize(
+    ("name", "built", "gpus", "expected"),
+    [
+        ("cuda", False, 0, "cuda: this PyTorch is built without CUDA: give cpu, or install PyTorch with CUDA"),
+        ("cuda:3,cpu", True, 0, "cuda:3: PyTorch finds no GPU: give cpu, or look at what nvidia-smi prints"),
+        ("cuda:3", True, 2, "cuda:3: there are 2 GPUs: give cuda:0, or cpu"),
+        ("cuda", True, 1, "cuda: no luck: give cpu"),
+        ("xpu", True, 1, "xpu: this PyTorch has no xpu here: give cpu"),
+    ],
+)
+def test_a_device_that_is_not_there(monkeypatch, name, built, gpus, expected) -> None:
+    def empty(*_: object, **__: object) -> None:
+        raise RuntimeError("no luck. Many words of torch")
+
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    with pytest.raises(ModelError) as found:
+        on_devices("it", name)
+    assert str(found.value) == f"cannot load it on {expected}"
+
+
 def test_names_of_several_devices() -> None:
     assert on_devices("it", "cpu") == on_device("it", "cpu,cpu") == CPU
     assert on_devices("it", "cpu=1,cpu=2") == Devices((CPU, CPU), (1, 2))

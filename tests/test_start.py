@@ -120,11 +120,18 @@ def test_start_takes_little_time(flag: str) -> None:
     assert min(took) <= 0.4  # seconds of CPU; 0.06 on a quiet machine
 
 
-def test_importing_the_package_leaves_ctrl_c_alone() -> None:
+def test_importing_the_package_leaves_signals_alone() -> None:
+    """So does a command that Python calls."""
     code = (
-        "import signal, unmask, unmask.cli; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
-        "assert unmask.cli.main(['--version']) == 0\n"
-        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+        "import signal, unmask, unmask.cli\n"
+        "def check():\n"
+        "    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL\n"
+        "check()\n"
+        "unmask.cli.parser._top = lambda: type('', (), {'parse_known_args': lambda *_: (Args, [])})\n"
+        "class Args: run = lambda args: check()\n"
+        "assert unmask.cli.main(['--version']) == 0 and unmask.cli.main([]) == 0\n"
+        "check()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -224,6 +225,58 @@ def until(holds: Callable[[], bool], seconds: float = 240) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("ignored", [False, True])  # Ctrl-C, as in commands that a script starts with &
+def test_sigterm_tells_how_many_rows_are_kept(ignored, tmp_path):
+    """Sent twice, as `timeout` does: to the process, and to its group."""
+    (tmp_path / "p.txt").write_text("".join(f"number {number}\n" for number in range(3000)))
+    words = "generate --model random --prompts p.txt --length 30 --temperature 1 --batch 1 -o made.jsonl".split()
+    path = tmp_path / "made.jsonl"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    begin = "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN)" if ignored else "import sys"
+    command = [sys.executable, "-c", f"{begin}; from unmask.cli import main; sys.exit(main())", *words]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as run:
+        until(lambda: path.exists() and path.read_bytes().count(b"\n") > 2)
+        run.send_signal(signal.SIGTERM)
+        run.send_signal(signal.SIGTERM)
+        _, said = run.communicate(timeout=240)
+    numbers = [row["number"] for row in rows.read(path).kept]
+    assert numbers == list(range(len(numbers))) and 2 <= len(numbers) < 3000
+    last = r"unmask: stopped: (\d+) rows? (?:is|are) in 'made.jsonl', the same command resumes it"
+    told = re.fullmatch(last, said.splitlines()[-1])
+    assert run.returncode == 143 and told is not None and "Traceback" not in said, said
+    assert len(numbers) - int(told[1]) in (0, 1)  # stopped while the disk writes a row, it does not count that one
+
+
+def test_sigterm_at_any_moment(tmp_path):
+    """Before the first row, between rows, after the last one: never a traceback, and no row is lost."""
+    (tmp_path / "g.txt").write_text(f"{GRID}\n" * 3)
+    words = shlex.split("eval sudoku --data g.txt --temperature 1 --steps 2 --batch 1 --rows rows.jsonl")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    took, dice, seen = 0.0, Random(0), set()
+    for number in range(1 + 2 * CUTS):
+        began = time.monotonic()
+        with subprocess.Popen(
+            [sys.executable, "-m", "unmask", *words],
+            cwd=tmp_path,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as run:
+            if number:
+                time.sleep(dice.uniform(0.3, 1.1) * took)
+                run.send_signal(signal.SIGTERM)
+            _, said = run.communicate(timeout=240)
+        took = took or time.monotonic() - began
+        seen.add(run.returncode)
+        assert run.returncode in (0, 143, -signal.SIGTERM) and b"Traceback" not in said, said.decode()
+        assert (run.returncode == 143) == (b"unmask: stopped" in said), said.decode()
+        path = tmp_path / "rows.jsonl"
+        if run.returncode == 0:
+            assert len(rows.read(path).kept) == 3
+        path.unlink(missing_ok=True)
+    assert 0 in seen
 
 
 def test_ctrl_c_twice_keeps_all_whole_rows(tmp_path):

@@ -403,6 +403,7 @@ def test_answers_that_are_not_numbers(answer: object) -> None:
         ("1 + 2 = ?", "the question '1 + 2 = ?' has no words"),
         (7, "the question 7 is not text"),
         ("How many apples does Mia have?", "the question 'How many apples does Mia have?' has no number: write it"),
+        ("Tom is happy. How is he?", "has no number"),
         ("Tom hat 5 Äpfel. Mia hat 3 mehr. Wie viele hat Mia?", "is not in English: the bundled model reads English"),
         ("Tom tiene 5 manzanas. ¿Cuántas manzanas tiene Mia?", "is not in English"),
         ("Tom a 5 pommes. Mia a 3 pommes de plus. Combien en a Mia ?", "is not in English"),

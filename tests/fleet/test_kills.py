@@ -52,6 +52,14 @@ def test_two_fleets_at_once_ctrl_c_and_a_driver_that_is_killed_twice(machines, s
     assert status == 0 and "solved" in out and kept("a.jsonl") == alone(slow), err
 
 
+def test_sigterm_keeps_rows_as_ctrl_c_does(machines, slow, alone):
+    status, _, err = Command("a.jsonl", "--ray", machines.address).until(4).ended(signal.SIGTERM)
+    last = err.strip().splitlines()[-1]
+    assert status == 143, err
+    assert last.startswith("unmask: stopped: ") and last.endswith("rows are in 'a.jsonl', the same command resumes it")
+    assert all(row in alone(slow) for row in kept("a.jsonl"))
+
+
 def test_a_frozen_worker_is_helped_and_ended(machines, slow, alone):
     frozen: list[int] = []
 

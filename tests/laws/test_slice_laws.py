@@ -277,13 +277,14 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({**plain, "until": 0.5}, InputError, "until decodes one or two paths at first"),
         ({**plain, "verify": bool}, InputError, "verify decodes one or two paths at first"),
-        ({**how, "trace": str(tmp_path / "t")}, InputError, "a trace have what happens in each step"),
-        ({**how, "on_event": print}, InputError, "events and a trace have what happens in each step"),
+        ({**how, "trace": str(tmp_path / "t")}, InputError, "^trace has what happens in each step"),
+        ({**how, "on_event": print}, InputError, "on_event has what happens in each step"),
         ({**how, "logprobs": 1}, InputError, "logprobs has what happens in each step"),
         ({**how, **cached}, SettingError, "keeps numbers of earlier canvases"),
         ({**how, "sampler": "semi-ar", "block_length": 4, "stop": "a"}, InputError, "no slice has"),
         ({**how, "slice_size": 0}, InputError, "slice_size is 0"),
         ({**how, "slice_size": True}, InputError, "slice_size is True"),
+        ({**how, "search": "vanilla", "particles": None}, InputError, "slice_size has no effect on one path"),
     ]
     for given, kind, what in refused:
         with pytest.raises(kind, match=what):
@@ -302,7 +303,7 @@ def test_memory_is_that_of_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.tokens for one in decode(model, "abc", slice_size=8, **how).particles] == [
         one.tokens for one in whole.particles
     ]
-    with pytest.raises(SettingError, match=r"64 particles of 11 positions .*: give a smaller slice"):
+    with pytest.raises(SettingError, match=r"64 particles of 11 positions .*: give a smaller slice_size"):
         decode(model, "abc", slice_size=64, **how)
     with pytest.raises(SettingError, match=r"512 particles of 11 positions .*: lower particles"):
         decode(model, "abc", slice_size=8, **{**how, "particles": 512})

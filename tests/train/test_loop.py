@@ -222,14 +222,23 @@ def test_an_interrupted_run_keeps_its_state(tmp_path):
     assert torch.equal(weights(again), weights(whole))
 
 
-def test_ctrl_c_in_the_middle_of_a_step_waits_for_its_end(tmp_path, monkeypatch):
+@pytest.fixture
+def term():
+    """SIGTERM, as a command has it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield signal.SIGTERM
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_in_the_middle_of_a_step_waits_for_its_end(number, term, tmp_path, monkeypatch):
     whole, _ = run(tmp_path / "whole", Plan(steps=4, batch=4, warmup=1))
     turn, turns = Optimizer._muon, []
 
     def pressed(self, rate):
         turns.append(rate)
         if len(turns) == 2:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
         turn(self, rate)
 
     monkeypatch.setattr(Optimizer, "_muon", pressed)
@@ -252,6 +261,20 @@ def test_ctrl_c_pressed_twice_does_not_wait():
     with pytest.raises(KeyboardInterrupt):
         press()
     assert reached == [0, 1] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_sigterm_always_waits_for_the_end_of_a_step(term):
+    reached = []
+
+    def ended():
+        with unbroken():
+            for number in range(3):
+                os.kill(os.getpid(), term)
+                reached.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        ended()
+    assert reached == [0, 1, 2] and signal.getsignal(term) is signal.default_int_handler
 
 
 def test_it_trains_in_a_thread(tmp_path):

@@ -203,6 +203,7 @@ def _about(kept: rows.Rows) -> dict[str, Any]:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
+NO_TEXT = "data_dir shots prompt chat batch constrained insist any_recipe max_rows compile".split()  # without effect
 FEW = 10  # documents or windows below which an interval by the normal distribution does not hold what it says
 
 
@@ -214,47 +215,17 @@ class Window:
 
 
 def _eval_text(args: Namespace) -> None:
-    models.check_fleet(args)
-    refuse(args, ("ray",), "text, which one process measures", "use --shard")
-    flags.none(args, "text, whose NELBO needs no decoding")
-    names = (
-        "data_dir",
-        "shots",
-        "prompt",
-        "chat",
-        "batch",
-        "constrained",
-        "insist",
-        "any_recipe",
-        "max_rows",
-        "compile",
-    )
-    refuse(args, names, "text")
-    if args.data is None:
-        raise InputError("text needs --data FILE", "give a file of documents")
+    """Measure the bits a byte of texts."""
+    _check_text(args)
     name = args.model or "text"
-    model = models.load_model(args, name)
-    if not (
-        isinstance(model, Transformer)
-        and isinstance(model.tokenizer, FileTokenizer)
-        and model.network.shape.tied
-        and model.vocab.mask == MASK
-    ):
-        raise InputError(f"{model.name} was not made by `unmask train text` or `prose`", "give such a model")
-    words = model.tokenizer.fast
-    kind = "window" if model.blocks is None else "document"
-    if model.blocks is not None:  # it was trained on one document a row
-        windows = documents.text_rows(args.data, words, model.limit or documents.LENGTH)[: args.limit]
-        full = int(np.count_nonzero(windows[:, -1] != END))
-    else:
-        full = 0
-        windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
-    sizes = prose.widths(words)[windows].sum(1)
+    model = _text_model(args, name)
+    windows, sizes, full = _windows(args, model)
     some, shard = models.shard(args, [Window(number) for number in range(len(windows))], prose.TOGETHER)
     mine, whole = [one.number for one in some], len(windows)
     windows, sizes = windows[mine], sizes[mine]
     about = models.header(args, "text", name, args.data, args.data, args.limit) | {"n": len(windows)} | shard
     about |= {"batch": prose.TOGETHER}
+    kind = "window" if model.blocks is None else "document"
     with rows.opened(args.rows, about) as kept, show.progress() as bar:
         task = bar.add_task(show.many(len(windows), kind), total=len(windows))
         values = {int(row["number"]): float(row["nats"]) for row in kept.kept}
@@ -274,19 +245,62 @@ def _eval_text(args: Namespace) -> None:
         each = prose.nelbo(model.network, windows, on_batch=on_batch, known=known, numbers=mine, count=whole)
     middle, low, high = prose.bits_per_byte(each, sizes)
     found = {"n": len(windows), "unit": kind, "bits_per_byte": middle, "low": low, "high": high}
-    found |= {"bytes": int(sizes.sum())}
-    seconds = sum(row["seconds"] for row in kept.kept)
-    if args.json:
-        print(json.dumps(_about(kept) | found | {"evaluations": len(windows) * prose.DRAWS, "seconds": seconds}))
+    found |= {"bytes": int(sizes.sum()), "evaluations": len(windows) * prose.DRAWS}
+    found |= {"seconds": sum(row["seconds"] for row in kept.kept)}
+    print(json.dumps(_about(kept) | found) if args.json else _bits(found, windows.shape[1]))
+    _note_text(len(windows), kind, full, windows.shape[1])
+
+
+def _check_text(args: Namespace) -> None:
+    """Refuse flags that have no effect on text, and a command without its file."""
+    models.check_fleet(args)
+    refuse(args, ("ray",), "text, which one process measures", "use --shard")
+    flags.none(args, "text, whose NELBO needs no decoding")
+    refuse(args, NO_TEXT, "text")
+    if args.data is None:
+        raise InputError("text needs --data FILE", "give a file of documents")
+
+
+def _text_model(args: Namespace, name: str) -> Transformer:
+    """The model, if it is one of ours for text."""
+    model = models.load_model(args, name)
+    if not (
+        isinstance(model, Transformer)
+        and isinstance(model.tokenizer, FileTokenizer)
+        and model.network.shape.tied
+        and model.vocab.mask == MASK
+    ):
+        raise InputError(f"{model.name} was not made by `unmask train text` or `prose`", "give such a model")
+    return model
+
+
+def _windows(args: Namespace, model: Transformer) -> tuple[NDArray[Any], NDArray[Any], int]:
+    """The tokens of windows, or of documents; their bytes, and how many documents fill all of their tokens."""
+    assert isinstance(model.tokenizer, FileTokenizer)
+    words, full = model.tokenizer.fast, 0
+    if model.blocks is not None:  # it was trained on one document a row
+        windows = documents.text_rows(args.data, words, model.limit or documents.LENGTH)[: args.limit]
+        full = int(np.count_nonzero(windows[:, -1] != END))
     else:
-        sure = "" if low is None else f" ({low:.4f}–{high:.4f})"
-        tokens = f"of {windows.shape[1]} tokens" if kind == "window" else f"of up to {windows.shape[1]} tokens"
-        print(f"{middle:.4f} bits a byte{sure} · {show.many(len(windows), kind)} {tokens} · {seconds:.1f} s")
+        windows = prose.windows(prose.pack([args.data], words), model.limit or prose.LENGTH)[: args.limit]
+    return windows, prose.widths(words)[windows].sum(1), full
+
+
+def _bits(found: Mapping[str, Any], width: int) -> str:
+    """The figures of texts, in one line."""
+    sure = "" if found["low"] is None else f" ({found['low']:.4f}–{found['high']:.4f})"
+    tokens = f"of {width} tokens" if found["unit"] == "window" else f"of up to {width} tokens"
+    texts = f"{show.many(found['n'], found['unit'])} {tokens}"
+    return f"{found['bits_per_byte']:.4f} bits a byte{sure} · {texts} · {found['seconds']:.1f} s"
+
+
+def _note_text(n: int, kind: str, full: int, width: int) -> None:
+    """Note what is cut, and what is too little."""
     if full:
         what = show.many(full, "document fills", "documents fill")
-        show.note(f"unmask: note: {what} all {windows.shape[1]} tokens; what is longer is cut there")
-    if len(windows) < FEW:
-        what = show.many(len(windows), f"{kind} is", f"{kind}s are")
+        show.note(f"unmask: note: {what} all {width} tokens; what is longer is cut there")
+    if n < FEW:
+        what = show.many(n, f"{kind} is", f"{kind}s are")
         show.note(f"unmask: note: {what} too few for an interval: it goes by how {kind}s differ, so give {FEW} or more")
 
 

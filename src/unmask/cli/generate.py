@@ -9,7 +9,7 @@ import sys
 import warnings
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +25,13 @@ from unmask.decoding.named_recipes import RECIPES
 from unmask.decoding.prompt import HOLE, MARKER
 from unmask.decoding.recipe import Recipe
 from unmask.decoding.settings import ALIASES, spelled
-from unmask.decoding.slices import sliced
+from unmask.decoding.slices import check_slices, sliced
 from unmask.errors import AlikeWarning, InputError
 from unmask.evaluate import batch, bulk, rows
 from unmask.evaluate.crew import Here, resumed
 from unmask.evaluate.crew import run as run_works
 from unmask.models import Denoiser, load_tokenizer, on_device
+from unmask.models.tokenizers import FileTokenizer
 from unmask.tasks import files
 
 DEFAULT = "text"
@@ -56,6 +57,17 @@ class Asked:
     def items(self) -> list[bulk.Prompt]:
         return [bulk.Prompt(number, text) for number, text in enumerate(self.texts)]
 
+    def check_letters(self, model: Denoiser) -> None:
+        """Warn of texts in a script that a model has no tokens for; its answer makes no sense."""
+        words, texts = model.tokenizer, dict.fromkeys(self.texts)
+        if isinstance(words, FileTokenizer):
+            with suppress(InputError):  # what cannot be encoded is refused later
+                foreign = sum(words.foreign(HOLE.sub("", text)) for text in texts)
+                whose = "the prompt" if len(texts) == 1 else show.many(foreign, "prompt")
+                what = f"{model.name} has no tokens for most letters of {whose}, only for their bytes"
+                if foreign:
+                    warnings.warn(f"{what}: give text in a language that it was trained on", stacklevel=2)
+
     def given(self, number: int) -> dict[str, str]:
         return {"canvas" if self.canvas else "prompt": self.texts[number]}
 
@@ -68,6 +80,7 @@ def run_generate(args: Namespace) -> None:
     asked = _asked(args)
     name = _model_name(args)
     recipe = flags.for_model(args, models.default_settings(args, name), name, asked.canvas)
+    check_slices(args.slice, recipe)
     if args.output is not None:
         _write(args, asked, name, recipe)
         return
@@ -82,6 +95,7 @@ def run_generate(args: Namespace) -> None:
 def _decode(args: Namespace, asked: Asked, recipe: Recipe, model: Denoiser) -> None:
     """Decode the texts and show them as they come."""
     in_slices = isinstance(model, Elsewhere)
+    asked.check_letters(model)
     size = 1 if in_slices else len(asked.texts) if args.trace else _size(args, model.device, recipe)
     items = asked.items
     job = _job(args, asked, recipe, size).prepared(model, items)
@@ -148,6 +162,10 @@ def _check_slices(args: Namespace) -> None:
     for name in ("batch", "skip_lost"):
         if getattr(args, name):
             raise InputError(f"--{name.replace('_', '-')} has no effect: {what}", "leave it out")
+    for name in ("trace", "logprobs"):
+        if getattr(args, name) is not None:
+            what = "has what happens in each step, which slices do not send"
+            raise InputError(f"--{name} {what}", "leave it out, or decode without slices")
 
 
 # --- decoding --------------------------------------------------------------------------------------------------------
@@ -198,6 +216,7 @@ def _write(args: Namespace, asked: Asked, name: str, recipe: Recipe) -> None:
             models.tell_lost(crew)
         elif kept.missing:
             model = models.as_run(args, models.load_model(args, name))
+            asked.check_letters(model)
             with show.evaluating(n, len(done), show.many(n, "prompt")) as watch:
                 tell, here = show.paced(), Here(model, watch)
                 job = _job(args, asked, recipe, size).prepared(model, asked.items)  # all of them say the length

@@ -26,6 +26,7 @@ from unmask.evaluate.paper.cells import run
 from unmask.evaluate.paper.output import draw, markdown
 from unmask.evaluate.paper.runs import RUNS, PaperRun, weights
 from unmask.evaluate.paper.table import ModelRuns, as_json, draw_averages, page, repeated, table
+from unmask.models import on_device
 from unmask.models.files.checkpoint import DTYPES, dtype_name
 from unmask.tasks import TASKS, Task, with_prompt
 
@@ -75,6 +76,8 @@ def _check(args: Namespace) -> None:
         raise InputError(f"{args.out!r} is a file", "give a directory for the rows and tables")
     if args.ray is not None and args.judge_device is not None:
         raise InputError("--judge-device has no effect with --ray", "--gpus says where workers run")
+    if args.judge_device is not None:
+        on_device("the judge", args.judge_device)  # before the texts are written
     if args.judge is not None and "none" in args.judge and len(args.judge) > 1:
         raise InputError("--judge none goes alone", "leave the other judges out")
 

@@ -144,6 +144,7 @@ def _check_length(defaults: Mapping[str, Any], models: Iterable[Denoiser]) -> No
 
 
 def add_serve(parser: ArgumentParser) -> None:
+    parser.set_defaults(own_signals=True)  # SIGTERM, too, has it finish the requests in progress
     about = f"a name of `unmask models`, a directory or a hub id; several times for several [{', '.join(BUNDLED)}]"
     parser.add_argument("--model", action="append", metavar="NAME", help=about)
     flag(parser, "--host NAME", "where to listen [127.0.0.1: only here]", "127.0.0.1")

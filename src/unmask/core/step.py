@@ -485,11 +485,7 @@ def _act(
     if how.penalty is not None:
         want, keep = setup.sampler.want(state, step) & active[:, None], None if setup.skips_rows else how
         judged = setup.weigh(hidden, denoiser.head, want, state.tokens, keep, how.penalty, **setup.asked(allowed))
-    limited = None
-    if setup.limit is not None and allowed is not None:
-        about = (setup.limit, state, step, hidden, denoiser.head, judged, how, setup.draw, allowed)
-        told = (partial(faults.note, "unmet"), partial(faults.refuse, "unmet"))
-        limited = Drawing(*about, *told, setup.apart, setup.skips_rows)
+    limited = _limited(setup, state, step, hidden, judged, how, faults, allowed)
 
     def draw(where: Tensor) -> Drawn:
         if limited is not None:
@@ -525,18 +521,42 @@ def _act(
         more = setup.asked(limited.within(new)) if limited is not None and setup.rules.constrained_entropy else {}
         log = setup.measured(setup.weigh(hidden, denoiser.head, new, tokens, None, **more)).standing
     after = after.replace(token_logp=log.double().where(new, state.token_logp).masked_fill(after.masked, 0.0))
-    if isinstance(written, Written) and written.memory is not None:
-        after = after.replace(memory=written.memory.where(active[:, None], state.memory))
-    if isinstance(written, Written) and written.ended is not None and state.vocab.eos:
-        over = after.masked & (written.ended & active)[:, None]
-        after = after.replace(tokens=after.tokens.masked_fill(over, state.vocab.eos[0]))
-    if setup.rules.fill_tail:
-        after = after.replace(tokens=after.tokens.masked_fill(after.masked & tail(after), state.vocab.eos[0]))
+    after = _ended(setup, after, written, active)
     if limited is not None:
         after = limited.settled(after, own)
     if not setup.sampler.scheduled:
         same = (after.tokens == state.tokens).all(1) & (after.memory == state.memory).all(1)
         faults.note("still", active & same)
+    return after
+
+
+def _limited(
+    setup: Setup,
+    state: State,
+    step: Step,
+    hidden: Tensor,
+    judged: Beliefs,
+    how: DrawRule,
+    faults: Faults,
+    allowed: Allowed | None,
+) -> Drawing | None:
+    """What draws tokens under the constraint, where there is one."""
+    if setup.limit is None or allowed is None:
+        return None
+    about = (setup.limit, state, step, hidden, setup.denoiser.head, judged, how, setup.draw, allowed)
+    told = (partial(faults.note, "unmet"), partial(faults.refuse, "unmet"))
+    return Drawing(*about, *told, setup.apart, setup.skips_rows)
+
+
+def _ended(setup: Setup, after: State, written: Tensor | Written, active: Tensor) -> State:
+    """The active rows with the memory that the sampler wrote, and ends of text in the rows that it ended."""
+    if isinstance(written, Written) and written.memory is not None:
+        after = after.replace(memory=written.memory.where(active[:, None], after.memory))
+    if isinstance(written, Written) and written.ended is not None and after.vocab.eos:
+        over = after.masked & (written.ended & active)[:, None]
+        after = after.replace(tokens=after.tokens.masked_fill(over, after.vocab.eos[0]))
+    if setup.rules.fill_tail:
+        after = after.replace(tokens=after.tokens.masked_fill(after.masked & tail(after), after.vocab.eos[0]))
     return after
 
 

@@ -41,7 +41,7 @@ from unmask.decoding.recipe import Recipe
 from unmask.decoding.result import Particle as Particle
 from unmask.decoding.result import Result as Result
 from unmask.decoding.rewards import Reward, as_number, rewarding
-from unmask.decoding.slices import sliced
+from unmask.decoding.slices import check_slices, sliced
 from unmask.decoding.trace import OnEvent
 from unmask.decoding.waves import Attempt, Events, Verify, most_paths, rounds, stages
 from unmask.errors import AlikeWarning, InputError, SettingError, many
@@ -177,7 +177,8 @@ def decode_batch(
     if trace is not None and size < len(rows):
         raise InputError("a trace holds one batch", "leave batch_size or trace out")
     if isinstance(model, Elsewhere):
-        _check_slices(recipe, verify, trace or on_event, logprobs, size)
+        check_slices(slice_size, recipe)
+        _check_slices(recipe, verify, {"trace": trace, "on_event": on_event, "logprobs": logprobs}, size)
     used = [_fitted(recipe, row) if at_most else recipe for row in rows]
     if in_waves(recipe, verify):
         attempts = [Attempt(*one, verify) for one in zip(range(len(rows)), rows, used, keys, strict=True)]
@@ -196,14 +197,14 @@ def decode_batch(
     return _told(found)
 
 
-def _check_slices(recipe: Recipe, verify: object, events: object, logprobs: object, size: int) -> None:
+def _check_slices(recipe: Recipe, verify: object, told: Mapping[str, object], size: int) -> None:
     """Refuse what the slices of a prompt's particles cannot do."""
     if in_waves(recipe) or verify is not None:
         what = f"{'until' if verify is None else 'verify'} decodes one or two paths at first, and then asks for more"
         raise InputError(what, "leave it out, or decode without slices")
-    if events is not None or logprobs is not None:
-        name = "events and a trace have" if logprobs is None else "logprobs has"
-        raise InputError(f"{name} what happens in each step, which slices do not send", "leave it out")
+    for name, given in told.items():
+        if given is not None:
+            raise InputError(f"{name} has what happens in each step, which slices do not send", "leave it out")
     if size != 1:
         raise InputError(f"batch_size is {size}, a prompt in slices is decoded by itself", "leave batch_size out")
 
@@ -346,7 +347,7 @@ def _together(
                 seconds,
                 first + place,
                 rows=int(found.tally.rows.view(-1, k)[place].sum()),
-                slice_size=min(denoiser.size, k) if isinstance(denoiser, Elsewhere) else None,
+                slice_size=min(denoiser.size, k) if isinstance(denoiser, Elsewhere) and k > 1 else None,
                 prompt=rows[place].source,
                 given=rows[place].given,
             )

@@ -77,7 +77,7 @@ class Segments:
 
 def _reached(setup: Setup, leg: Leg) -> Reached:
     state = whole(leg.state)
-    check_memory(setup.denoiser, 1, state.particles, state.tokens.shape[1], way_out="give a smaller slice")
+    check_memory(setup.denoiser, 1, state.particles, state.tokens.shape[1], way_out="give a smaller slice_size")
     found = slices.segment(setup, replace(leg, state=state))
     return replace(found, state=thin(found.state))
 
@@ -120,16 +120,29 @@ class Alone:
 
 def sliced(model: Denoiser | Crew, size: int | None) -> Denoiser:
     """The model as it is; for a crew, or with the size of slices, one whose walks are done in slices."""
-    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
-        raise InputError(f"slice_size is {size!r}", "give a whole number, at least 1")
-    if size is not None and size >= 1 << 31:
-        raise InputError(f"slice_size is {size}", "it must be at most 2147483647")
+    _check_number(size)
     if not isinstance(model, Crew):
         if size is None:
             return model
         model = Alone(model)
     (job,) = model.prepare([(Segments(), ())])
     return Elsewhere(job.about, model, job, size or SLICE)
+
+
+def check_slices(size: int | None, recipe: Recipe) -> None:
+    """Refuse a size that no slice has, and slices of what is one path."""
+    _check_number(size)
+    if size is not None and recipe.build_search().particles == 1:
+        raise InputError("slice_size has no effect on one path", "leave it out, or give search and particles")
+
+
+def _check_number(size: int | None) -> None:
+    if size is None:
+        return
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InputError(f"slice_size is {size!r}", "give a whole number, at least 1")
+    if size >= 1 << 31:
+        raise InputError(f"slice_size is {size}", "it must be at most 2147483647")
 
 
 # --- what is done here -----------------------------------------------------------------------------------------------

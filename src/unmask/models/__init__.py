@@ -73,6 +73,13 @@ MODELS: dict[str, Callable[..., Denoiser]] = {
     "random": random,
 }
 
+FOREIGN = {  # what a checkpoint's own code does not take: why
+    "tokenizer": "transformers loads the checkpoint's own",
+    "blocks": "the checkpoint's own code sets its attention",
+    "weights": "only networks of known layouts are packed",
+    "adapter": "merge it beforehand",
+}
+
 
 def load(
     name: str | os.PathLike[str],
@@ -105,41 +112,18 @@ def load(
     place, kind = on_devices(name, device), as_dtype(dtype)
     if shift and not trust_remote_code:
         raise InputError("shift has no effect", "only trust_remote_code needs it: known layouts say it themselves")
+    given = {"mask_id": mask_id, "tokenizer": tokenizer, "revision": revision, "blocks": blocks, "adapter": adapter}
     if name in MODELS:
-        extras = {
-            "mask_id": mask_id,
-            "tokenizer": tokenizer,
-            "revision": revision,
-            "blocks": blocks,
-            "adapter": adapter,
-        }
-        for extra, value in {**extras, "trust_remote_code": trust_remote_code or None}.items():
-            if value is not None:
-                raise InputError(f"{extra} has no effect on the model {name}", "leave it out")
-        given = {} if weights is None else {"weights": weights}
-        if given and name not in BUNDLED:
-            raise InputError(f"weights has no effect on the model {name}", "leave it out")
-        if name not in BUNDLED:
-            place = _one(name, place)
-        return MODELS[name](place, **given) if kind is None else MODELS[name](place, kind, **given)
-    if trust_remote_code and tokenizer is not None:
-        raise InputError("tokenizer has no effect with trust_remote_code", "transformers loads the checkpoint's own")
-    if trust_remote_code and blocks is not None:
-        raise InputError("blocks has no effect with trust_remote_code", "the checkpoint's own code sets its attention")
-    if trust_remote_code and weights is not None:
-        raise InputError("weights has no effect with trust_remote_code", "only networks of known layouts are packed")
-    if trust_remote_code and adapter is not None:
-        raise InputError("adapter has no effect with trust_remote_code", "merge it beforehand")
+        return _named(name, place, kind, weights, {**given, "trust_remote_code": trust_remote_code or None})
     if trust_remote_code:
+        for extra, why in FOREIGN.items():
+            if {**given, "weights": weights}[extra] is not None:
+                raise InputError(f"{extra} has no effect with trust_remote_code", why)
         from unmask.models.remote import from_remote_code  # transformers is optional
 
         return from_remote_code(name, _one(name, place), kind, mask_id=mask_id, revision=revision, shift=shift)
     directory = _directory(name, revision)
-    words_from: Path | FileTokenizer | None = None
-    if isinstance(tokenizer, str | os.PathLike):
-        words_from = _directory(os.fspath(tokenizer), None, TOKENIZER)
-    elif tokenizer is not None:
-        words_from = from_object(tokenizer)
+    words_from = _tokenizer(tokenizer)
     if words_from is None and not Path(name).expanduser().is_dir():
         words_from = _borrowed(directory)
     return from_directory(
@@ -154,6 +138,21 @@ def load(
         adapter=_adapter(adapter),
         progress=progress,
     )
+
+
+def _named(
+    name: str, place: torch.device | Devices, kind: torch.dtype | None, weights: str | None, extras: Mapping[str, Any]
+) -> Denoiser:
+    """A model of MODELS, whose functions take none of the `extras`."""
+    for extra, value in extras.items():
+        if value is not None:
+            raise InputError(f"{extra} has no effect on the model {name}", "leave it out")
+    given = {} if weights is None else {"weights": weights}
+    if given and name not in BUNDLED:
+        raise InputError(f"weights has no effect on the model {name}", "leave it out")
+    if name not in BUNDLED:
+        place = _one(name, place)
+    return MODELS[name](place, **given) if kind is None else MODELS[name](place, kind, **given)
 
 
 def _one(name: str, device: torch.device | Devices) -> torch.device:
@@ -219,6 +218,13 @@ def load_tokenizer(
         directory = _directory(name, revision, ["config.json", *TOKENIZER])
         directory = (None if Path(name).expanduser().is_dir() else _borrowed(directory)) or directory
     return read_tokenizer(directory) or Numbers()
+
+
+def _tokenizer(given: str | os.PathLike[str] | Any) -> Path | FileTokenizer | None:
+    """The directory of a tokenizer, or one that is here."""
+    if isinstance(given, str | os.PathLike):
+        return _directory(os.fspath(given), None, TOKENIZER)
+    return None if given is None else from_object(given)
 
 
 def _adapter(given: str | os.PathLike[str] | None) -> Path | None:

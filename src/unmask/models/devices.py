@@ -71,11 +71,25 @@ def on_device(name: str, device: Given) -> torch.device:
     try:
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:  # torch raises any of them
-        reason = first_line(error).split(". ")[0]
-        raise ModelError(f"cannot load {name} on {_short(device)}", f"{reason}; cpu is always there") from None
+        why, way = _refused(place, error)
+        raise ModelError(f"cannot load {name} on {_short(device)}: {why}", way) from None
     if place.type == "meta":
         raise ModelError("the device meta holds no numbers", "give cpu, or a GPU like cuda")
     return place
+
+
+def _refused(place: torch.device, error: Exception) -> tuple[str, str]:
+    """Why torch has no such device, and the way out."""
+    gpus = torch.cuda.device_count()
+    if place.type != "cuda":
+        return f"this PyTorch has no {place.type} here", "give cpu"
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
+        return "this PyTorch is built without CUDA", "give cpu, or install PyTorch with CUDA"
+    if not gpus:
+        return "PyTorch finds no GPU", "give cpu, or look at what nvidia-smi prints"
+    if place.index is not None and place.index >= gpus:
+        return f"there {'are' if gpus > 1 else 'is'} {many(gpus, 'GPU')}", "give cuda:0, or cpu"
+    return first_line(error).split(". ")[0], "give cpu"
 
 
 def _short(device: Given) -> str:

@@ -78,6 +78,16 @@ class FileTokenizer:
         with guarded(f"the tokenizer cannot write {known[:8]}", InputError):
             return self._decoded(known)
 
+    def foreign(self, text: str) -> bool:
+        """Whether most letters of a text are spelled in tokens for single bytes, as it has none for them."""
+        letters = [letter for letter in text if letter.isalpha()]
+        unknown = {one for one in set(letters) if not one.isascii() and "\ufffd" in self._parts(one)}
+        return 2 * sum(letter in unknown for letter in letters) > len(letters)
+
+    def _parts(self, text: str) -> str:
+        """The tokens of a text, each decoded by itself."""
+        return "".join(self.decode([token]) for token in self.encode(text))
+
     @cached_property
     def size(self) -> int:
         """One more than the highest id."""

@@ -17,7 +17,7 @@ from unmask.tasks.task import Example, Source, Task, named
 STATED = re.compile(rf"answer is:?\s*({NUMBER})", re.IGNORECASE)
 ENGLISH = frozenset(
     "how many much has have had does do did than the and are what there more fewer less as times twice half together "
-    "find number left gives give gave buys costs each them they were was with for from every".split()
+    "find number left is he she who gives give gave buys costs each them they were was with for from every".split()
 )
 AMOUNTS = frozenset("one two three four five six seven eight nine ten eleven twelve twenty dozen hundred".split())
 EQUATION = r"[0-9]+ [-+*/] [0-9]+ = [0-9]+"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -287,25 +288,31 @@ def _step(
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block, so that the state to resume from is whole; pressed twice, it does not."""
+    """Ctrl-C waits for the end of the block, so that the state to resume from is whole; pressed twice, it does not.
+
+    So does a SIGTERM that stops the command, however often it comes.
+    """
     here = threading.current_thread() is threading.main_thread()  # others get no signals
-    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    pressed: list[int] = []
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if here else {}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    held: list[signal.Signals] = []
 
-    def hold(number: int, frame: object) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(number)
+    def hold(number: int, frame: FrameType | None) -> None:
+        one = signal.Signals(number)
+        again = one in held
+        held.append(one)
+        if again and one is signal.SIGINT:
+            handlers[one](number, frame)
 
-    signal.signal(signal.SIGINT, hold)
+    for number in handlers:
+        signal.signal(number, hold)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if pressed:
-        raise KeyboardInterrupt
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if held:
+        handlers[held[0]](held[0], None)
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------

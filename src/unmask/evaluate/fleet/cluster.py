@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -78,6 +80,7 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
     if ray.is_initialized():
         raise InputError("this process is connected to Ray already", "call ray.shutdown() first")
     _off_standard_output()
+    handler = signal.getsignal(signal.SIGTERM)
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address != LOCAL:
@@ -90,6 +93,9 @@ def connected(address: str, workers: int | None, gpus: float, cpus: int) -> Any:
         ray.shutdown()
         what = "start Ray on this machine" if address == LOCAL else f"reach a Ray cluster at {address!r}"
         raise InputError(f"cannot {what}", first_line(error)) from None
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray has put its own there, which ends the process
     return ray
 
 

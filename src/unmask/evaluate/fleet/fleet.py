@@ -317,7 +317,7 @@ class Fleet:
         if hopeless is not None and not self.skip_lost:
             what, way_out = "questions", "rows so far are kept; --skip-lost goes on without these questions"
             if any(isinstance(one, Leg | Answers) for one in hopeless.items):
-                what, way_out = "slices", "give a smaller slice"
+                what, way_out = "slices", "give a smaller slice_size"
             raise UnmaskError(f"{queue.tries} workers were lost while they did {what} {hopeless.named()}", way_out)
         self.failures[member.slot] += 1 if error is not None and hopeless is None else 0
         if self.failures[member.slot] > RESTARTS:
