@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unmask import Recipe, load
-from unmask.evaluate.stats import Mean
+from unmask.evaluate.stats import Mean, mean
 from unmask.evaluate.theory.reference import known
 from unmask.evaluate.theory.report import study, summary
 
@@ -76,6 +76,21 @@ def test_the_page_has_the_tables_of_the_interval(name: str) -> None:
     assert [line for line in interval.tables(rows) if line not in lines] == []
     picture = ROOT / "results" / "figures" / f"theory-calibrate-{name}.svg"
     assert picture.name in PAGE
+
+
+@pytest.mark.parametrize("name", ["text", "sudoku", "sudoku-every3", "countdown"])
+def test_the_page_has_the_table_of_the_calibration(name: str) -> None:
+    head, reference, *runs = theory_summary.read(ROOT / "results" / "rows" / f"calibrate-{name}.jsonl.xz")
+    true = reference["path_entropy"]
+    gaps = {run["strength"]: mean([a - b for a, b in zip(run["population"], true, strict=True)]) for run in runs}
+    cells = [str(len(true)), *(str(one).replace("-0.000 ", "0.000 ") for one in (mean(true), gaps[0.0], gaps[1000.0]))]
+    found = "none: refused"
+    if head["strength"] is not None:
+        high = "beyond" if head["high"] is None else f"{head['high']:.3g}"
+        found = f"{head['flags'].rpartition(' ')[2]} ({head['low']:.3g} to {high})"
+    line = next(line for line in PAGE.splitlines() if line.startswith(f"| {name}, {head['recipe']['steps']} steps"))
+    assert line.split(" | ")[1:] == [*cells, f"{found} |"] and f"Δ = {head['recipe']['every']} " in line
+    assert "+" not in head["commit"]
 
 
 def test_a_run_of_intervals_goes_on_where_it_was_cut(
