@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from small_paper import ALONE_AND_BEST
 from unmask import decode_batch, load
 from unmask.cli import main, show
 from unmask.errors import InputError
@@ -16,32 +17,17 @@ from unmask.evaluate.paper.cells import PaperRun, run
 from unmask.evaluate.paper.output import draw, markdown
 from unmask.evaluate.paper.plan import read
 
-SMALL = """
-title = "Small"
-where = "nowhere"
-kind = "cells"
-claim = "Nothing."
-
-[all]
-sampler = "uniform"
-temperature = 1.0
-steps = 2
-particles = 2
-
-[[axis]]
-name = "search"
-values = [{ label = "alone", search = "vanilla" }, { label = "E-BoN", search = "best-of-n" }]
-
+SMALL = f"""{ALONE_AND_BEST}
 [places.sudoku]
 model = "sudoku"
 task = "sudoku"
 n = 3
-made = { clues = 60, seed = 1 }
+made = {{ clues = 60, seed = 1 }}
 
 [places.text]
 model = "text"
 n = 3
-all = { length = 8, ban = "eos" }
+all = {{ length = 8, ban = "eos" }}
 
 [printed."PPL"]
 on = "sudoku"

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -96,17 +96,23 @@ def resumed(kind: str, path: Path, whole: list[dict[str, Any]]) -> None:
             found.add(whole[1 + len(found.kept) :])
 
 
+def whole_again(kind: str, whole: bytes, path: Path, lengths: Iterable[int], rest: Callable[[int], bytes]) -> None:
+    """A file cut at each of these lengths, with something in the place of the rest, is whole after its run resumed."""
+    lines = [json.loads(line) for line in whole.splitlines()]
+    path = path / (LOG if kind == "train" else "file.jsonl")
+    for length in lengths:
+        path.write_bytes(whole[:length] + rest(len(whole) - length))
+        resumed(kind, path, lines)
+        assert path.read_bytes() == whole, length
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_cut_at_every_byte_of_its_last_two_lines(kind, made, tmp_path, monkeypatch):
     """No row is lost that was whole, none is doubled, and the end is the whole file; in CI of some kinds every 7th."""
     monkeypatch.setattr(os, "fsync", lambda number: None)
     _, whole = made[kind]
-    lines = [json.loads(line) for line in whole.splitlines()]
-    path = tmp_path / (LOG if kind == "train" else "file.jsonl")
-    for length in cuts(whole)[:: 7 if kind in ALIKE and CUTS < 100 else 1]:
-        path.write_bytes(whole[:length])
-        resumed(kind, path, lines)
-        assert path.read_bytes() == whole, length
+    lengths = cuts(whole)[:: 7 if kind in ALIKE and CUTS < 100 else 1]
+    whole_again(kind, whole, tmp_path, lengths, lambda missing: b"")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,12 +120,7 @@ def test_a_file_whose_end_is_zeros(kind, made, tmp_path, monkeypatch):
     """As a power cut leaves it: blocks that were never written are zeros."""
     monkeypatch.setattr(os, "fsync", lambda number: None)
     _, whole = made[kind]
-    lines = [json.loads(line) for line in whole.splitlines()]
-    path = tmp_path / (LOG if kind == "train" else "file.jsonl")
-    for length in list(cuts(whole))[::37]:
-        path.write_bytes(whole[:length] + bytes(len(whole) - length))
-        resumed(kind, path, lines)
-        assert path.read_bytes() == whole, length
+    whole_again(kind, whole, tmp_path, cuts(whole)[::37], bytes)
 
 
 def same(kind: str, one: bytes, two: bytes) -> bool:

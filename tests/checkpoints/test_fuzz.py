@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -122,6 +122,18 @@ def change_values(random: Random, value: Any) -> str:
     return "; ".join(done)
 
 
+def change_fields(random: Random, config: dict[str, Any], names: Sequence[str], share: float) -> str:
+    """Give one of these fields a strange value in this share of cases, or change any places, or both; what was done."""
+    done = ""
+    if random.random() < share:
+        name = random.choice(names)
+        config[name] = strange(random)
+        done = f"{name} = {str(config[name])[:60]!a}; "
+    if not done or random.random() < 0.5:
+        done += change_values(random, config)
+    return done
+
+
 def change_bytes(random: Random, data: bytes, end: int | None = None) -> tuple[bytes, str]:
     """Change a few of the first `end` bytes; what was done."""
     changed, done = bytearray(data), []
@@ -175,13 +187,7 @@ def config_values(home: Path) -> Callable[[Random], Case]:
 
     def case(random: Random) -> Case:
         directory, config = copy.deepcopy(random.choice(bases))
-        done = ""
-        if random.random() < 0.3:
-            name = random.choice(FIELDS)
-            config[name] = strange(random)
-            done = f"{name} = {str(config[name])[:60]!a}; "
-        if not done or random.random() < 0.5:
-            done += change_values(random, config)
+        done = change_fields(random, config, FIELDS, 0.3)
         (directory / "config.json").write_text(json.dumps(config))
         return directory, {"mask_id": random.choice([None, 15, 15])}, f"{directory.name}: {done}"
 

@@ -24,7 +24,7 @@ from unmask.models.files.adapter import WEIGHTS as CHANGES
 from unmask.models.files.checkpoint import WEIGHTS
 
 from .small import LLADA, SDAR_MOE, logits, refused, weights, write
-from .test_fuzz import Case, change_bytes, change_values, headers, held, strange
+from .test_fuzz import Case, change_bytes, change_fields, change_values, headers, held, strange
 
 FIELDS = (
     "quant_method bits group_size desc_act sym checkpoint_format format dynamic pack_dtype lm_head true_sequential "
@@ -159,13 +159,8 @@ def adapter_configs(home: Path) -> Callable[[Random], Case]:
     directory, lora, config = adapters(home)
 
     def case(random: Random) -> Case:
-        changed, done = copy.deepcopy(config), ""
-        if random.random() < 0.6:
-            name = random.choice(ABOUT)
-            changed[name] = strange(random)
-            done = f"{name} = {str(changed[name])[:60]!a}; "
-        if not done or random.random() < 0.5:
-            done += change_values(random, changed)
+        changed = copy.deepcopy(config)
+        done = change_fields(random, changed, ABOUT, 0.6)
         data = json.dumps(changed).encode()
         if random.random() < 0.3:
             data, more = change_bytes(random, data)

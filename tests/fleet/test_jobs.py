@@ -16,6 +16,7 @@ ray = pytest.importorskip("ray")
 from fleet_runs import RECIPE, kept, killing, made, once  # noqa: E402
 
 from fabricated_source import write  # noqa: E402
+from small_paper import ALONE_AND_BEST  # noqa: E402
 from unmask import Recipe, load  # noqa: E402
 from unmask.cli import main, show  # noqa: E402
 from unmask.decoding.likelihood import Piece, Question  # noqa: E402
@@ -91,33 +92,18 @@ def test_metrics(machine, slow):
 
 # --- other commands --------------------------------------------------------------------------------------------------
 
-SMALL = """
-title = "Small"
-where = "nowhere"
-kind = "cells"
-claim = "Nothing."
-
-[all]
-sampler = "uniform"
-temperature = 1.0
-steps = 2
-particles = 2
-
-[[axis]]
-name = "search"
-values = [{ label = "alone", search = "vanilla" }, { label = "E-BoN", search = "best-of-n" }]
-
+SMALL = f"""{ALONE_AND_BEST}
 [places.problems]
 model = "text"
 task = "problems"
 n = 20
-made = { form = "plain", seed = 1 }
-all = { length = 16 }
+made = {{ form = "plain", seed = 1 }}
+all = {{ length = 16 }}
 
 [places.text]
 model = "text"
 n = 20
-all = { length = 8, ban = "eos" }
+all = {{ length = 8, ban = "eos" }}
 """
 ON_CPUS = ["--gpus", "0", "--workers", "2"]
 

@@ -8,6 +8,7 @@ beginning (`rounds`), or some come while others are decoded (`turns`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -201,9 +202,8 @@ def turns(
     while due := renewed(due):
         room = max(room, particles * len(due))
         kinds = [one.kind for one in due]
-        kind = (
-            kinds[0] if due[0].waited >= PATIENCE else max(kinds, key=lambda one: min(room, one[1] * kinds.count(one)))
-        )
+        full = {kind: min(room, kind[1] * count) for kind, count in Counter(kinds).items()}  # rows of its next wave
+        kind = kinds[0] if due[0].waited >= PATIENCE else max(full, key=full.__getitem__)
         places = [place for place, one in enumerate(kinds) if one == kind][: max(1, room // kind[1])]
         some = [due[place] for place in places]
         due = [one for place, one in enumerate(due) if place not in places]

@@ -116,8 +116,9 @@ def load(
     if name in MODELS:
         return _named(name, place, kind, weights, {**given, "trust_remote_code": trust_remote_code or None})
     if trust_remote_code:
+        given["weights"] = weights
         for extra, why in FOREIGN.items():
-            if {**given, "weights": weights}[extra] is not None:
+            if given[extra] is not None:
                 raise InputError(f"{extra} has no effect with trust_remote_code", why)
         from unmask.models.remote import from_remote_code  # transformers is optional
 
